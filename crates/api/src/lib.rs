@@ -1,0 +1,22 @@
+//! The API of 5-Spot as Kubernetes sees it.
+//!
+//! - [`ScheduledMachine`] and the types it is made of. They are lenient on purpose: every field of `spec`
+//!   has a default and a plain type, so that one object written under older rules cannot make a watch of
+//!   all objects fail. Strictness is the business of the schema (at the door) and of
+//!   [`Intent`](fivespot_core::intent::Intent) (for what is inside already).
+//! - [`scheduled_machine_crd`]: the definition with every bound and CEL rule, so that the API server alone
+//!   refuses what is malformed.
+//!
+//! Rules and their bounds come from [`fivespot_core::limits`]; `tests/table` proves that server and code
+//! give the same verdict.
+
+mod read;
+mod rules;
+mod scheduled_machine;
+mod schema;
+
+pub use rules::scheduled_machine_crd;
+pub use scheduled_machine::*;
+
+/// API group of 5-Spot.
+pub const GROUP: &str = "5spot.finos.org";

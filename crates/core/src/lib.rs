@@ -1,0 +1,20 @@
+//! Everything 5-Spot decides, and nothing it does.
+//!
+//! Functions here take the time, the wish and the observed world as arguments and return data. There is no
+//! clock, no environment, no I/O and no Kubernetes type in this crate; `clippy.toml` beside it enforces the
+//! first three and `Cargo.toml` the last. See `docs/adr/0001-pure-core.md` for the reason.
+//!
+//! What stands here so far is the way from text a user wrote to types that can be trusted:
+//!
+//! - [`schedule`] reads days, hours and cron expressions into sets,
+//! - [`duration`], [`name`] and [`zone`] read the other notations of the API,
+//! - [`intent`] puts them together: a whole wish is valid, or *all* its errors come back, each with the path
+//!   of its field.
+
+pub mod duration;
+pub mod field;
+pub mod intent;
+pub mod limits;
+pub mod name;
+pub mod schedule;
+pub mod zone;

@@ -1,0 +1,240 @@
+//! When a machine is lent: days, hours and cron expressions, read into sets.
+//!
+//! Both notations describe a *set* of local civil times, not events. `mon-fri` with `22-6` is every instant
+//! whose local weekday is Monday to Friday and whose local hour is 22 to 6; `* 9-16 * * mon-fri` is every
+//! matching minute. Nothing here knows a zone or an instant.
+
+mod cron;
+mod ranges;
+
+pub use cron::Cron;
+pub use ranges::SyntaxError;
+
+use jiff::civil::{DateTime, Weekday};
+use ranges::{Domain, parse_list};
+
+/// Days of the week. Bit 0 is Monday.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Days(u8);
+
+/// Hours of the day. Bit 0 is the hour from 00:00 to 00:59.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hours(u32);
+
+/// When a machine is lent, without the zone in which it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// Every instant on one of these days and in one of these hours.
+    Calendar {
+        /// The days.
+        days: Days,
+        /// The hours of each of these days.
+        hours: Hours,
+    },
+    /// Every minute that matches.
+    Cron(Cron),
+}
+
+impl Rule {
+    /// Whether the machine is lent at this local civil time.
+    pub fn contains(&self, local: DateTime) -> bool {
+        match self {
+            Self::Calendar { days, hours } => days.contains(local.weekday()) && hours.contains(local.hour()),
+            Self::Cron(cron) => cron.contains(local),
+        }
+    }
+}
+
+const DAY: Domain = Domain {
+    what: "day",
+    expected: "mon, tue, wed, thu, fri, sat or sun",
+    names: &["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
+    first: 0,
+    last: 6,
+    numbers: false,
+};
+
+const HOUR: Domain =
+    Domain { what: "hour", expected: "0 to 23", names: &[], first: 0, last: 23, numbers: true };
+
+impl Days {
+    /// Every day.
+    pub const ALL: Self = Self(0x7f);
+
+    /// Reads one item of `daysOfWeek`: days, ranges that may wrap around the week, comma lists of both.
+    /// Upper and lower case are the same.
+    pub fn parse(item: &str) -> Result<Self, SyntaxError> {
+        let bits = parse_list(item, &DAY)?;
+        Ok(Self(u8::try_from(bits & u64::from(Self::ALL.0)).unwrap_or(Self::ALL.0)))
+    }
+
+    /// Whether the day is in the set.
+    pub fn contains(self, day: Weekday) -> bool {
+        self.0 >> day.to_monday_zero_offset() & 1 != 0
+    }
+
+    /// Days in either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl Hours {
+    /// Every hour.
+    pub const ALL: Self = Self(0x00ff_ffff);
+
+    /// Reads one item of `hoursOfDay`: hours, ranges with both ends inclusive that may wrap around
+    /// midnight, comma lists of both.
+    pub fn parse(item: &str) -> Result<Self, SyntaxError> {
+        let bits = parse_list(item, &HOUR)?;
+        Ok(Self(u32::try_from(bits & u64::from(Self::ALL.0)).unwrap_or(Self::ALL.0)))
+    }
+
+    /// Whether the hour from `hour`:00 to `hour`:59 is in the set.
+    pub fn contains(self, hour: i8) -> bool {
+        (0..24).contains(&hour) && self.0 >> hour & 1 != 0
+    }
+
+    /// Hours in either set.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use jiff::civil::date;
+    use proptest::prelude::*;
+
+    fn days(item: &str) -> String {
+        let set = Days::parse(item).unwrap();
+        let week = Weekday::Monday.cycle_forward().take(7).zip(DAY.names);
+        week.filter(|(day, _)| set.contains(*day)).map(|(_, name)| *name).collect::<Vec<_>>().join(" ")
+    }
+
+    fn hours(item: &str) -> Vec<i8> {
+        let set = Hours::parse(item).unwrap();
+        (0..24).filter(|&h| set.contains(h)).collect()
+    }
+
+    fn check_error<T: std::fmt::Debug>(result: Result<T, SyntaxError>, expect: &Expect) {
+        expect.assert_eq(&result.unwrap_err().to_string());
+    }
+
+    #[test]
+    fn days_read_single_ranges_lists_and_wrap() {
+        assert_eq!(days("wed"), "wed");
+        assert_eq!(days("mon-fri"), "mon tue wed thu fri");
+        assert_eq!(days("mon-fri,sun"), "mon tue wed thu fri sun");
+        assert_eq!(days("fri-mon"), "mon fri sat sun");
+        assert_eq!(days("Sat-SUN"), "sat sun");
+        assert_eq!(days("mon-mon"), "mon");
+    }
+
+    #[test]
+    fn hours_include_both_ends_and_wrap_around_midnight() {
+        assert_eq!(hours("9"), [9]);
+        assert_eq!(hours("09"), [9]);
+        assert_eq!(hours("9-11"), [9, 10, 11]);
+        assert_eq!(hours("22-1"), [0, 1, 22, 23]);
+        assert_eq!(hours("0-1,23"), [0, 1, 23]);
+    }
+
+    #[test]
+    fn days_and_hours_are_read_on_the_local_time_itself() {
+        let (days, hours) = (Days::parse("mon-fri").unwrap(), Hours::parse("22-6").unwrap());
+        let nights = Rule::Calendar { days, hours };
+        let at = |day, hour| date(2026, 11, day).at(hour, 59, 59, 0);
+        assert!(nights.contains(at(16, 0)), "Monday 00:59");
+        assert!(nights.contains(at(20, 23)), "Friday 23:59");
+        assert!(!nights.contains(at(20, 7)), "Friday 07:59");
+        assert!(!nights.contains(at(21, 2)), "Saturday 02:59");
+    }
+
+    #[test]
+    fn errors_say_where_and_what_was_meant() {
+        check_error(
+            Days::parse("mno-fri"),
+            &expect![[
+                r#""mno" at character 1 is not a day: expected mon, tue, wed, thu, fri, sat or sun; did you mean mon?"#
+            ]],
+        );
+        check_error(
+            Days::parse("mon-friday"),
+            &expect![[
+                r#""friday" at character 5 is not a day: expected mon, tue, wed, thu, fri, sat or sun; did you mean fri?"#
+            ]],
+        );
+        check_error(
+            Days::parse("Mon–Fri"),
+            &expect![[r#""–" at character 4 is a typographic dash: write "-""#]],
+        );
+        check_error(
+            Days::parse("mon, wed"),
+            &expect!["a space at character 5: write the list without spaces"],
+        );
+        check_error(
+            Days::parse("1-5"),
+            &expect![[r#""1" at character 1 is not a day: expected mon, tue, wed, thu, fri, sat or sun"#]],
+        );
+        check_error(
+            Days::parse(""),
+            &expect![
+                "is empty: expected mon, tue, wed, thu, fri, sat or sun, a range such as a-b, or a comma list"
+            ],
+        );
+        check_error(
+            Days::parse("mon,,fri"),
+            &expect!["a day is missing at character 5: expected mon, tue, wed, thu, fri, sat or sun"],
+        );
+        check_error(Hours::parse("9-"), &expect!["a hour is missing at character 3: expected 0 to 23"]);
+        check_error(
+            Hours::parse("24"),
+            &expect![[r#""24" at character 1 is not a hour: expected 0 to 23; midnight is 0"#]],
+        );
+        check_error(
+            Hours::parse("9am"),
+            &expect![[r#""9am" at character 1 is not a hour: expected 0 to 23; did you mean 9?"#]],
+        );
+        check_error(
+            Hours::parse("9-5pm"),
+            &expect![[r#""5pm" at character 3 is not a hour: expected 0 to 23; did you mean 17?"#]],
+        );
+        check_error(
+            Hours::parse("09:30"),
+            &expect![[
+                r#""09:30" at character 1 is not a hour: expected 0 to 23; a window begins on the hour: did you mean 9?"#
+            ]],
+        );
+        check_error(
+            Hours::parse("009"),
+            &expect![[r#""009" at character 1 is not a hour: expected 0 to 23; did you mean 9?"#]],
+        );
+        check_error(
+            Hours::parse("1-2-3"),
+            &expect![[r#""1-2-3" at character 1 is not a range: write two ends with one "-" between them"#]],
+        );
+        check_error(
+            Hours::parse("*"),
+            &expect![[r#""*" at character 1 is not a hour: expected 0 to 23; every hour is an empty list"#]],
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_wrapped_range_is_the_union_of_its_two_parts(a in 0_u8..24, b in 0_u8..24) {
+            prop_assume!(a > b);
+            let split = Hours::parse(&format!("{a}-23,0-{b}")).unwrap();
+            prop_assert_eq!(Hours::parse(&format!("{a}-{b}")).unwrap(), split);
+        }
+
+        #[test]
+        fn no_input_panics(text in "\\PC{0,40}") {
+            let _ = (Days::parse(&text), Hours::parse(&text), Cron::parse(&text));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Five-field cron expressions, read as a set of minutes.
+//!
+//! crontab(5) is the model: `minute hour day-of-month month day-of-week`, each `*`, a value, a range, a
+//! comma list of these, ranges and `*` with a `/step`; names of months and days; 7 is Sunday; and when both
+//! day fields are restricted, a day that matches either one matches. Left out, each with an error that says
+//! what to write: `@daily` and its like, `?`, `L`, `W`, `#`, a step on a single value, a range that runs
+//! backwards or mixes a number and a name. One addition: `sun` at the end of a range is day 7, so that `fri-sun` means what it says.
+
+use super::ranges::{Domain, SyntaxError, Token, parse_range};
+use jiff::civil::DateTime;
+
+/// The minutes at which a cron expression holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cron {
+    minutes: u64,
+    hours: u32,
+    days_of_month: u32,
+    months: u16,
+    /// Bit 0 is Sunday.
+    days_of_week: u8,
+    /// crontab(5): the day fields are joined by "or" only if both are restricted.
+    either_day: bool,
+}
+
+const MINUTE: Domain =
+    Domain { what: "minute", expected: "0 to 59", names: &[], first: 0, last: 59, numbers: true };
+const HOUR: Domain =
+    Domain { what: "hour", expected: "0 to 23", names: &[], first: 0, last: 23, numbers: true };
+const DAY_OF_MONTH: Domain =
+    Domain { what: "day of the month", expected: "1 to 31", names: &[], first: 1, last: 31, numbers: true };
+const MONTH: Domain = Domain {
+    what: "month",
+    expected: "1 to 12 or jan to dec",
+    names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    first: 1,
+    last: 12,
+    numbers: true,
+};
+const DAY_OF_WEEK: Domain = Domain {
+    what: "day of the week",
+    expected: "0 to 7 or sun to sat",
+    names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+    first: 0,
+    last: 7,
+    numbers: true,
+};
+
+const FIELDS: [&Domain; 5] = [&MINUTE, &HOUR, &DAY_OF_MONTH, &MONTH, &DAY_OF_WEEK];
+
+impl Cron {
+    /// Reads an expression. Fields are separated by spaces or tabs.
+    pub fn parse(text: &str) -> Result<Self, SyntaxError> {
+        if text.starts_with('@') {
+            let problem = format!("\"{text}\" is a shorthand: write the five fields out");
+            return Err(SyntaxError::new(0, problem));
+        }
+        let blank = [' ', '\t'];
+        if text.starts_with(blank) || text.ends_with(blank) {
+            return Err(SyntaxError::new(0, "begins or ends with a space: write the five fields alone"));
+        }
+        let fields: Vec<Token<'_>> =
+            Token { text, at: 0 }.split(&blank).filter(|field| !field.text.is_empty()).collect();
+        let count = fields.len();
+        let fields: [Token<'_>; 5] = fields.try_into().map_err(|_| {
+            let problem = format!(
+                "has {count} fields: expected five, minute hour day-of-month month day-of-week, such as \
+                 \"* 9-16 * * mon-fri\""
+            );
+            SyntaxError::new(0, problem)
+        })?;
+        let mut sets = [0_u64; 5];
+        for ((set, field), domain) in sets.iter_mut().zip(fields).zip(FIELDS) {
+            *set = parse_field(field, domain)?;
+        }
+        let [minutes, hours, days_of_month, months, days_of_week] = sets;
+        // Sunday is both 0 and 7.
+        let days_of_week = (days_of_week | days_of_week >> 7) & 0x7f;
+        let restricted = |field: Token<'_>| !field.text.starts_with('*');
+        Ok(Self {
+            minutes,
+            hours: low_bits(hours),
+            days_of_month: low_bits(days_of_month),
+            months: low_bits(months),
+            days_of_week: low_bits(days_of_week),
+            either_day: restricted(fields[2]) && restricted(fields[4]),
+        })
+    }
+
+    /// Whether the expression holds in the minute this local civil time lies in.
+    pub fn contains(&self, local: DateTime) -> bool {
+        let day_of_month = has(self.days_of_month, local.day());
+        let day_of_week = has(self.days_of_week, local.weekday().to_sunday_zero_offset());
+        let day = if self.either_day { day_of_month || day_of_week } else { day_of_month && day_of_week };
+        has(self.minutes, local.minute())
+            && has(self.hours, local.hour())
+            && has(self.months, local.month())
+            && day
+    }
+}
+
+fn parse_field(field: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
+    let mut bits = 0;
+    for part in field.split(&[',']) {
+        bits |= parse_part(part, domain)?;
+    }
+    Ok(bits)
+}
+
+/// One element of a field's comma list: `*`, `a` or `a-b`, the first and the last with an optional `/step`.
+fn parse_part(part: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
+    let mut pieces = part.split(&['/']);
+    let (Some(range), step, None) = (pieces.next(), pieces.next(), pieces.next()) else {
+        let (Token { text, at }, place) = (part, part.place());
+        return Err(SyntaxError::new(at, format!("\"{text}\" at character {place} has more than one \"/\"")));
+    };
+    let is_star = range.text == "*";
+    let (first, last) = if is_star { (domain.first, domain.last) } else { ascending(range, domain)? };
+    let step = match step {
+        None => 1,
+        Some(_) if !is_star && !range.text.contains('-') => {
+            let (Domain { last, .. }, Token { text, at }, place) = (domain, range, part.place());
+            let problem = format!("\"{}\" at character {place} steps from a single value", part.text);
+            return Err(SyntaxError::new(at, problem).hint(format!("did you mean {text}-{last}?")));
+        }
+        Some(step) => parse_step(step, domain)?,
+    };
+    Ok((first..=last).step_by(usize::from(step)).fold(0, |bits, value| bits | 1 << value))
+}
+
+/// Reads a range whose ends are both numbers or both names, and which does not run backwards.
+fn ascending(range: Token<'_>, domain: &Domain) -> Result<(u8, u8), SyntaxError> {
+    let (first, last) = parse_range(range, domain)?;
+    let (Token { text, at }, place) = (range, range.place());
+    let Some((start, end)) = text.split_once('-') else { return Ok((first, last)) };
+    let is_number = |text: &str| text.starts_with(|c: char| c.is_ascii_digit());
+    if is_number(start) != is_number(end) {
+        let problem =
+            format!("\"{text}\" at character {place} mixes a number and a name: write two of a kind");
+        return Err(SyntaxError::new(at, problem));
+    }
+    let last = if end.eq_ignore_ascii_case("sun") && first > 0 { 7 } else { last };
+    if first <= last {
+        return Ok((first, last));
+    }
+    // Where the domain ends and begins again, in the writer's own terms. Sunday begins the week as 0.
+    let (turn, again) = match domain.names {
+        [again, .., turn] if !is_number(start) => ((*turn).to_owned(), (*again).to_owned()),
+        _ => (domain.last.min(if domain.last == 7 { 6 } else { 59 }).to_string(), domain.first.to_string()),
+    };
+    let problem = format!("\"{text}\" at character {place} runs backwards");
+    Err(SyntaxError::new(at, problem).hint(format!("did you mean {start}-{turn},{again}-{end}?")))
+}
+
+fn parse_step(step: Token<'_>, domain: &Domain) -> Result<u8, SyntaxError> {
+    let (Token { text, at }, place, most) = (step, step.place(), domain.last);
+    let is_number = text.len() <= 2 && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse::<u8>().ok().filter(|n| is_number && (1..=most).contains(n)).ok_or_else(|| {
+        SyntaxError::new(at, format!("\"{text}\" at character {place} is not a step: expected 1 to {most}"))
+    })
+}
+
+/// Whether the bit for a calendar value is set. jiff's values are never negative.
+fn has(bits: impl Into<u64>, value: i8) -> bool {
+    u32::try_from(value).is_ok_and(|value| bits.into() >> value & 1 != 0)
+}
+
+/// The bits of a domain that fits `T` by construction.
+fn low_bits<T: TryFrom<u64> + Default>(bits: u64) -> T {
+    T::try_from(bits).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::{Expect, expect};
+    use jiff::civil::date;
+
+    fn check_error(text: &str, expect: &Expect) {
+        expect.assert_eq(&Cron::parse(text).unwrap_err().to_string());
+    }
+
+    #[test]
+    fn reads_a_set_of_minutes() {
+        let office = Cron::parse("* 9-16 * * mon-fri").unwrap();
+        let friday = date(2026, 11, 13);
+        assert!(office.contains(friday.at(16, 59, 59, 0)));
+        assert!(!office.contains(friday.at(17, 0, 0, 0)));
+        assert!(!office.contains(date(2026, 11, 14).at(12, 0, 0, 0)));
+        let quarter = Cron::parse("*/15 * * * *").unwrap();
+        let marks: Vec<i8> = (0..60).filter(|&m| quarter.contains(friday.at(0, m, 0, 0))).collect();
+        assert_eq!(marks, [0, 15, 30, 45]);
+    }
+
+    #[test]
+    fn days_are_joined_by_or_only_if_both_are_restricted() {
+        let friday_13 = date(2026, 11, 13).at(0, 0, 0, 0);
+        let monday_1 = date(2027, 2, 1).at(0, 0, 0, 0);
+        let tuesday_2 = date(2027, 2, 2).at(0, 0, 0, 0);
+        let either = Cron::parse("* * 1 * fri").unwrap();
+        assert!(either.contains(friday_13) && either.contains(monday_1) && !either.contains(tuesday_2));
+        let first = Cron::parse("* * 1 * *").unwrap();
+        assert!(!first.contains(friday_13) && first.contains(monday_1));
+        // crontab(5): a field that begins with "*" is not restricted, so "*/2" joins by "and".
+        let even_fridays = Cron::parse("* * */2 * fri").unwrap();
+        assert!(even_fridays.contains(friday_13) && !even_fridays.contains(monday_1));
+    }
+
+    #[test]
+    fn sunday_is_0_and_7_and_ends_a_range() {
+        let sunday = date(2026, 11, 15).at(8, 0, 0, 0);
+        for text in
+            ["* * * * 0", "* * * * 7", "* * * * sun", "* * * * fri-sun", "* * * * 5-7", "* * * * SUN-mon"]
+        {
+            assert!(Cron::parse(text).unwrap().contains(sunday), "{text}");
+        }
+        assert!(!Cron::parse("* * * * mon-sat").unwrap().contains(sunday));
+    }
+
+    #[test]
+    fn errors_say_where_and_what_was_meant() {
+        check_error(
+            "* 9-16 * *",
+            &expect![[
+                r#"has 4 fields: expected five, minute hour day-of-month month day-of-week, such as "* 9-16 * * mon-fri""#
+            ]],
+        );
+        check_error("@daily", &expect![[r#""@daily" is a shorthand: write the five fields out"#]]);
+        check_error(" * * * * *", &expect!["begins or ends with a space: write the five fields alone"]);
+        check_error("60 * * * *", &expect![[r#""60" at character 1 is not a minute: expected 0 to 59"#]]);
+        check_error(
+            "* 22-6 * * *",
+            &expect![[r#""22-6" at character 3 runs backwards; did you mean 22-23,0-6?"#]],
+        );
+        check_error(
+            "* * * * 5-0",
+            &expect![[r#""5-0" at character 9 runs backwards; did you mean 5-6,0-0?"#]],
+        );
+        check_error(
+            "* * * * fri-mon",
+            &expect![[r#""fri-mon" at character 9 runs backwards; did you mean fri-sat,sun-mon?"#]],
+        );
+        check_error(
+            "* * * * mon-5",
+            &expect![[r#""mon-5" at character 9 mixes a number and a name: write two of a kind"#]],
+        );
+        check_error(
+            "5/15 * * * *",
+            &expect![[r#""5/15" at character 1 steps from a single value; did you mean 5-59?"#]],
+        );
+        check_error("*/0 * * * *", &expect![[r#""0" at character 3 is not a step: expected 1 to 59"#]]);
+        check_error(
+            "* * * * mno",
+            &expect![[
+                r#""mno" at character 9 is not a day of the week: expected 0 to 7 or sun to sat; did you mean mon?"#
+            ]],
+        );
+        check_error(
+            "* * ? * *",
+            &expect![[r#""?" at character 5 is not a day of the month: expected 1 to 31"#]],
+        );
+    }
+}

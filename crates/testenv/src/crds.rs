@@ -1,0 +1,43 @@
+//! Definitions of the providers that 5-Spot works with, ready to apply.
+
+use crate::build::cluster_api_crd_folder;
+use crate::error::{Context, Error};
+use crate::servers::cache_folder;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use std::fs;
+
+/// The k0smotron kinds that the examples use. See the head of the file for what they are and are not.
+const K0SMOTRON: &str = include_str!("../../../control-plane/k0smotron/crds.yaml");
+
+/// The definitions Cluster API ships, serving their storage version only: the manager that converts between
+/// versions does not run here, and without it the server would silently drop fields.
+pub fn cluster_api_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
+    let folder = cluster_api_crd_folder(&cache_folder());
+    let entries = fs::read_dir(&folder).map_err(|_| Error::NotBuilt { missing: "the CRDs of Cluster API", folder: folder.clone() })?;
+    let mut files = Vec::new();
+    for entry in entries {
+        files.push(entry.context(|| format!("read {}", folder.display()))?.path());
+    }
+    files.sort();
+    let mut crds = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).context(|| format!("read {}", file.display()))?;
+        let crd: CustomResourceDefinition =
+            serde_saphyr::from_str(&text).map_err(Error::api(format!("read {}", file.display())))?;
+        crds.push(serve_storage_version_only(crd));
+    }
+    Ok(crds)
+}
+
+/// Definitions of the k0smotron kinds that the examples use.
+pub fn k0smotron_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
+    serde_saphyr::from_multiple(K0SMOTRON).map_err(Error::api("read the k0smotron definitions"))
+}
+
+/// Cluster API reads from the labels of a CRD which of its versions speak which contract; a label for a
+/// version that is not served would send it there.
+fn serve_storage_version_only(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    crd.spec.conversion = None;
+    crd.spec.versions.retain(|version| version.storage);
+    crd
+}

@@ -1,0 +1,27 @@
+//! The real Kubernetes control plane, for tests, demo and benchmarks.
+//!
+//! [`ControlPlane::start`] starts etcd, kube-apiserver, kube-controller-manager and kube-scheduler on
+//! loopback and free ports, with RBAC and Node authorisation, bound service-account tokens, admission
+//! policies and an audit log. Nothing is mocked. Nothing is left behind either: the servers belong to a
+//! supervisor process that ends them and removes their folder when this process is gone, however it went.
+//!
+//! [`Servers`] finds or builds the binaries; `make control-plane` does it once for a machine.
+//!
+//! Tests of one binary share a control plane ([`shared`]) and take a namespace of their own
+//! ([`Cluster::fresh_namespace`]).
+
+mod build;
+mod control_plane;
+mod crds;
+mod error;
+mod kubeconfig;
+mod pki;
+mod servers;
+mod supervisor;
+
+pub use build::Progress;
+pub use control_plane::{Cluster, ControlPlane, Options, Topology, shared};
+pub use crds::{cluster_api_crds, k0smotron_crds};
+pub use error::Error;
+pub use kubeconfig::Identity;
+pub use servers::Servers;

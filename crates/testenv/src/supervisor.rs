@@ -1,0 +1,117 @@
+//! The process that outlives this one by a moment, to clean up after it.
+//!
+//! A destructor does not run when a test is killed, and the kernel's parent-death signal follows a thread,
+//! not a process. A pipe has neither weakness: its end is seen whenever the last writer is gone.
+
+use crate::error::{Context, Error};
+use std::fs;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SCRIPT: &str = include_str!("supervisor.sh");
+
+/// Time a supervisor gets to tell the process number of a server: it has only to fork.
+const FORK_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Lines of a log that an error shows.
+const SHOWN_LINES: usize = 15;
+
+/// Servers in one folder, and their end.
+#[derive(Debug)]
+pub(crate) struct Supervisor {
+    folder: PathBuf,
+    child: Child,
+    input: Option<ChildStdin>,
+}
+
+impl Supervisor {
+    /// Takes over `folder`, which will be removed in the end.
+    pub(crate) fn start(folder: &Path) -> Result<Self, Error> {
+        for part in ["run", "logs"] {
+            let part = folder.join(part);
+            fs::create_dir_all(&part).context(|| format!("create {}", part.display()))?;
+        }
+        let mut child = Command::new("sh")
+            .args(["-c", SCRIPT, "5spot-supervisor"])
+            .arg(folder)
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // A group of its own: what is sent to the group of a test does not reach it.
+            .process_group(0)
+            .spawn()
+            .context(|| "start the supervisor, `sh`".to_owned())?;
+        let input = child.stdin.take();
+        fs::write(folder.join("run/supervisor.pid"), child.id().to_string())
+            .context(|| "record the supervisor".to_owned())?;
+        Ok(Self { folder: folder.to_owned(), child, input })
+    }
+
+    /// The supervisor that still runs in a folder, if any.
+    pub(crate) fn running(folder: &Path) -> Option<u32> {
+        let pid = fs::read_to_string(folder.join("run/supervisor.pid")).ok()?.trim().parse().ok()?;
+        let command = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+        command.contains("5spot-supervisor").then_some(pid)
+    }
+
+    /// Starts a server under a name.
+    pub(crate) fn spawn(&mut self, name: &str, program: &Path, args: &[String]) -> Result<(), Error> {
+        let words = [program.to_string_lossy().into_owned()].into_iter().chain(args.iter().cloned());
+        let line: Vec<String> = words.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
+        let file = self.folder.join("run").join(name);
+        fs::write(&file, format!("exec {}\n", line.join(" "))).context(|| format!("write {}", file.display()))?;
+        let mut input = self.input.as_ref().ok_or_else(|| ended("the supervisor", ""))?;
+        writeln!(input, "{name}").context(|| format!("ask the supervisor for {name}"))?;
+        let asked = Instant::now();
+        while self.pid(name).is_none() {
+            if asked.elapsed() > FORK_PATIENCE {
+                return Err(ended("the supervisor", ""));
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// An error if a server has ended.
+    pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
+        let pid = self.pid(name).unwrap_or_default();
+        // A process that ended but was not waited for is still listed, in state Z; the state follows the
+        // name, which is in brackets and may hold anything.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
+        match state {
+            None | Some('Z' | 'X') => Err(ended(name, &self.log(name))),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// The end of a server's log.
+    pub(crate) fn log(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.folder.join("logs").join(format!("{name}.log"))).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+    }
+
+    fn pid(&self, name: &str) -> Option<u32> {
+        let file = self.folder.join("run").join(format!("{name}.pid"));
+        fs::read_to_string(file).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for Supervisor {
+    /// Ends the servers and waits until they and the folder are gone.
+    fn drop(&mut self) {
+        drop(self.input.take());
+        // Nothing useful can be done about an error here; the supervisor works on without us.
+        let _ = self.child.wait();
+    }
+}
+
+fn ended(server: &str, log: &str) -> Error {
+    Error::ServerEnded { server: server.to_owned(), log: log.to_owned() }
+}

@@ -1,0 +1,77 @@
+//! A control plane in the foreground, for people and scripts.
+
+use crate::{progress, root};
+use anyhow::{Context, Result};
+use fivespot_testenv::{ControlPlane, Options, Servers, Topology};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How often the servers are looked at while nothing else happens.
+const WATCH: Duration = Duration::from_secs(1);
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A management and a workload cluster instead of one that is both
+    #[arg(long)]
+    two: bool,
+    /// Port of the management cluster's API server [default: any free port]
+    #[arg(long)]
+    port: Option<u16>,
+}
+
+/// Starts the control plane, lets `prepare` work on it, and stays until a signal or the end of a server.
+pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane, &Path) -> Result<()>) -> Result<()> {
+    let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut hangup = signal(SignalKind::hangup())?;
+        let stopped = async {
+            tokio::select! {
+                _ = tokio::signal::ctrl_c() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        };
+        tokio::select! {
+            () = stopped => {
+                println!("stopped; nothing is left behind");
+                Ok(())
+            }
+            outcome = serve(args, &servers, prepare) => outcome,
+        }
+    })
+}
+
+async fn serve(args: &Args, servers: &Servers, prepare: impl FnOnce(&ControlPlane, &Path) -> Result<()>) -> Result<()> {
+    let folder = root().join(".cluster");
+    let began = Instant::now();
+    let topology = if args.two { Topology::Two } else { Topology::One };
+    let options = Options { topology, folder: Some(folder.clone()), port: args.port };
+    let plane = ControlPlane::start(options).await?;
+    link_binaries(servers, &folder.join("bin"))?;
+    // Applying manifests blocks; the signals above must still be heard.
+    tokio::task::block_in_place(|| prepare(&plane, &folder))?;
+    println!("ready after {:.1} s; Ctrl-C ends it and removes .cluster", began.elapsed().as_secs_f32());
+    println!("export KUBECONFIG={}/kubeconfig PATH={0}/bin:$PATH", folder.display());
+    if args.two {
+        println!("the workload cluster: --kubeconfig {}", plane.workload().kubeconfig_path().display());
+    }
+    loop {
+        tokio::time::sleep(WATCH).await;
+        plane.check(plane.management())?;
+        plane.check(plane.workload())?;
+    }
+}
+
+fn link_binaries(servers: &Servers, bin: &Path) -> Result<()> {
+    fs::create_dir_all(bin).with_context(|| format!("create {}", bin.display()))?;
+    let folder = env::current_dir()?.join(servers.folder());
+    for name in Servers::names() {
+        symlink(folder.join(name), bin.join(name)).with_context(|| format!("link {name}"))?;
+    }
+    Ok(())
+}

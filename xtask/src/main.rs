@@ -1,0 +1,48 @@
+//! Development tasks. `cargo xtask --help` lists them; the Makefile gives them short names.
+
+mod cluster;
+mod codegen;
+mod demo;
+mod progress;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use fivespot_testenv::Servers;
+use std::path::{Path, PathBuf};
+
+#[derive(Parser)]
+#[command(about = "Development tasks of 5-Spot")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Build etcd and the Kubernetes servers, once for this machine
+    ControlPlane,
+    /// Run a real Kubernetes control plane in the foreground, until Ctrl-C
+    Cluster(cluster::Args),
+    /// Run a control plane with 5-Spot, Cluster API and the examples on it, until Ctrl-C
+    Demo(cluster::Args),
+    /// Write the files that are generated from code
+    Codegen(codegen::Args),
+}
+
+fn main() -> Result<()> {
+    match Args::parse().task {
+        Task::ControlPlane => {
+            let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
+            println!("the control plane is in {}", servers.folder().display());
+            Ok(())
+        }
+        Task::Cluster(args) => cluster::run(&args, |_, _| Ok(())),
+        Task::Demo(args) => cluster::run(&args, demo::install),
+        Task::Codegen(args) => codegen::run(&args),
+    }
+}
+
+/// The root of the checkout.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
+}
