@@ -46,7 +46,11 @@ pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane, &Path) -> Res
     })
 }
 
-async fn serve(args: &Args, servers: &Servers, prepare: impl FnOnce(&ControlPlane, &Path) -> Result<()>) -> Result<()> {
+async fn serve(
+    args: &Args,
+    servers: &Servers,
+    prepare: impl FnOnce(&ControlPlane, &Path) -> Result<()>,
+) -> Result<()> {
     let folder = root().join(".cluster");
     let began = Instant::now();
     let topology = if args.two { Topology::Two } else { Topology::One };
@@ -55,7 +59,8 @@ async fn serve(args: &Args, servers: &Servers, prepare: impl FnOnce(&ControlPlan
     link_binaries(servers, &folder.join("bin"))?;
     // Applying manifests blocks; the signals above must still be heard.
     tokio::task::block_in_place(|| prepare(&plane, &folder))?;
-    println!("ready after {:.1} s; Ctrl-C ends it and removes .cluster", began.elapsed().as_secs_f32());
+    println!("started in {:.1} s; Ctrl-C ends it and removes .cluster", began.elapsed().as_secs_f32());
+    println!("ready");
     println!("export KUBECONFIG={}/kubeconfig PATH={0}/bin:$PATH", folder.display());
     if args.two {
         println!("the workload cluster: --kubeconfig {}", plane.workload().kubeconfig_path().display());

@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use fivespot_testenv::Servers;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 #[derive(Parser)]
 #[command(about = "Development tasks of 5-Spot")]
@@ -29,8 +30,18 @@ enum Task {
     Codegen(codegen::Args),
 }
 
-fn main() -> Result<()> {
-    match Args::parse().task {
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> Result<()> {
+    match task {
         Task::ControlPlane => {
             let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
             println!("the control plane is in {}", servers.folder().display());

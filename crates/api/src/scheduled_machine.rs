@@ -43,13 +43,17 @@ pub const DEFAULT_KUBECONFIG_KEY: &str = "value";
     printcolumn(json_path = ".metadata.creationTimestamp", name = "Age", type_ = "date"),
     printcolumn(json_path = ".spec.schedule.daysOfWeek", name = "Days", type_ = "string", priority = 1),
     printcolumn(json_path = ".spec.schedule.hoursOfDay", name = "Hours", type_ = "string", priority = 1),
+    printcolumn(json_path = ".spec.schedule.cron", name = "Cron", type_ = "string", priority = 1),
     printcolumn(json_path = ".spec.schedule.timezone", name = "Zone", type_ = "string", priority = 1),
     printcolumn(json_path = ".spec.clusterName", name = "Cluster", type_ = "string", priority = 1),
     printcolumn(json_path = ".status.instance", name = "Instance", type_ = "integer", priority = 1)
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct ScheduledMachineSpec {
-    /// When the machine is lent to the cluster.
+    /// When the machine is lent to the cluster: either days and hours, or a cron expression. Both are read on
+    /// the local time of the zone: mon-fri with 22-6 is Monday 00:00 to 06:59 and 22:00 to 23:59, and so on
+    /// until Friday 23:59; Saturday 02:00 is outside. An hour that the clock skips does not happen, an hour
+    /// that it repeats counts twice.
     pub schedule: Schedule,
 
     /// Name of the Cluster API Cluster, in this namespace, that the machine joins. Cannot be changed.
@@ -97,9 +101,7 @@ pub struct ScheduledMachineSpec {
     pub kubeconfig_secret_ref: Option<KubeconfigSecretRef>,
 }
 
-/// When a machine is lent: either days and hours, or a cron expression. Read on the local time of the zone:
-/// mon-fri with 22-6 is Monday 00:00 to 06:59 and 22:00 to 23:59, and so on until Friday 23:59; Saturday
-/// 02:00 is outside. A skipped hour does not happen, a repeated hour counts twice.
+/// When a machine is lent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Schedule {

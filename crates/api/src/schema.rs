@@ -58,9 +58,12 @@ impl Field {
         self.keyword("x-kubernetes-list-type", "map").keyword("x-kubernetes-list-map-keys", keys)
     }
 
-    /// An object whose content is nobody's business but its provider's.
+    /// An object whose content is nobody's business but its provider's. The type says "a map of anything",
+    /// under which the server would keep the first level and prune the second.
     pub(crate) fn anything(self) -> Self {
-        self.keyword("type", "object").keyword("x-kubernetes-preserve-unknown-fields", true)
+        self.keyword("type", "object")
+            .keyword("x-kubernetes-preserve-unknown-fields", true)
+            .keyword("additionalProperties", Value::Null)
     }
 
     pub(crate) fn rule(mut self, rule: Rule) -> Self {
@@ -76,10 +79,11 @@ pub(crate) fn must(cel: impl Into<String>, message: impl Into<String>) -> Rule {
 
 /// Lays the table over a derived schema. A path that does not exist in it is an error of the table.
 pub(crate) fn overlay(schema: &mut Value, table: Vec<Field>) -> Result<(), String> {
-    strip(schema);
+    tidy(schema);
     for Field { path, keywords, rules } in table {
         let target = descend(schema, path).ok_or_else(|| format!("the schema has no field {path}"))?;
         target.extend(keywords);
+        target.retain(|_, value| !value.is_null());
         if !rules.is_empty() {
             target.insert("x-kubernetes-validations".to_owned(), json!(rules));
         }
@@ -88,8 +92,9 @@ pub(crate) fn overlay(schema: &mut Value, table: Vec<Field>) -> Result<(), Strin
 }
 
 /// Removes what the lenient types say about defaults and nulls: the table says it. A null in a field that is
-/// not nullable is pruned by the API server, so `killIfCommands: null` stays legal.
-fn strip(schema: &mut Value) {
+/// not nullable is pruned by the API server, so `killIfCommands: null` stays legal. Joins the lines of
+/// descriptions.
+fn tidy(schema: &mut Value) {
     match schema {
         Value::Object(map) => {
             // A property may well be called "default"; a keyword stands beside "type" or a list of schemas.
@@ -98,11 +103,20 @@ fn strip(schema: &mut Value) {
                     map.remove(keyword);
                 }
             }
-            map.values_mut().for_each(strip);
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = unwrap(text);
+            }
+            map.values_mut().for_each(tidy);
         }
-        Value::Array(list) => list.iter_mut().for_each(strip),
+        Value::Array(list) => list.iter_mut().for_each(tidy),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// Lines of a doc comment end where the source does; `kubectl explain` breaks them where the terminal does.
+fn unwrap(text: &str) -> String {
+    let paragraphs = text.split("\n\n").map(|paragraph| paragraph.replace('\n', " "));
+    paragraphs.collect::<Vec<_>>().join("\n\n")
 }
 
 fn descend<'a>(schema: &'a mut Value, path: &str) -> Option<&'a mut Map<String, Value>> {

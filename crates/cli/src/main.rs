@@ -44,7 +44,9 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     let text = match args.command {
         Command::Crd { output: Format::Yaml } => serde_saphyr::to_string(&scheduled_machine_crd())?,
-        Command::Crd { output: Format::Json } => serde_json::to_string_pretty(&scheduled_machine_crd())? + "\n",
+        Command::Crd { output: Format::Json } => {
+            serde_json::to_string_pretty(&scheduled_machine_crd())? + "\n"
+        }
     };
     match stdout().write_all(text.as_bytes()) {
         // `5spot crd | head` has what it wanted.

@@ -102,7 +102,8 @@ fn package(name: &str) -> String {
 /// Without these a server built outside the Kubernetes tree reports v0.0.0, and clients that look at the
 /// version of a server turn features off.
 fn ldflags() -> String {
-    let version = PINS[0].lines().find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes ")).unwrap_or("v0.0.0");
+    let version =
+        PINS[0].lines().find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes ")).unwrap_or("v0.0.0");
     let version = version.split(' ').next().unwrap_or(version);
     let mut parts = version.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
@@ -129,11 +130,8 @@ fn run(command: &mut Command, mut heard: impl FnMut(usize)) -> Result<String, Er
         format!("go {}", args.join(" "))
     };
     let shown = shown();
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .context(|| format!("run `{shown}`"))?;
+    let mut child =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context(|| format!("run `{shown}`"))?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let collected = thread::spawn(move || -> io::Result<String> {
         let mut text = String::new();
@@ -150,7 +148,8 @@ fn run(command: &mut Command, mut heard: impl FnMut(usize)) -> Result<String, Er
         last.push_back(line);
     }
     let status = child.wait().context(|| format!("wait for `{shown}`"))?;
-    let stdout = collected.join().unwrap_or_else(|_| Ok(String::new())).context(|| format!("read from `{shown}`"))?;
+    let stdout =
+        collected.join().unwrap_or_else(|_| Ok(String::new())).context(|| format!("read from `{shown}`"))?;
     if status.success() {
         return Ok(stdout);
     }

@@ -2,7 +2,7 @@
 
 use crate::error::{Context, Error};
 use crate::kubeconfig::{Endpoint, Identity, config, kubeconfig};
-use crate::pki::{Authority, signing_key};
+use crate::pki::{Authority, token_keys};
 use crate::servers::Servers;
 use crate::supervisor::Supervisor;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
@@ -101,19 +101,26 @@ impl ControlPlane {
         };
         let etcd = format!("http://127.0.0.1:{}", ports.etcd_client);
         supervisor.spawn("etcd", &servers.path("etcd"), &etcd_args(&folder, &ports))?;
-        let mut clusters = Vec::new();
+        let mut plans = Vec::new();
         for (name, port) in names.iter().copied().zip(ports.api_servers) {
             let plan = Plan::draw(&folder, name, port, &etcd)?;
-            supervisor.spawn(&plan.server("kube-apiserver"), &servers.path("kube-apiserver"), &plan.api_server)?;
-            clusters.push((name, plan));
+            supervisor.spawn(
+                &plan.server("kube-apiserver"),
+                &servers.path("kube-apiserver"),
+                &plan.api_server,
+            )?;
+            plans.push(plan);
         }
-        let mut ready = Vec::new();
-        for (name, plan) in clusters {
-            ready.push(plan.bring_up(name, servers, &mut supervisor).await?);
-        }
-        let mut ready = ready.into_iter();
-        let management = ready.next().ok_or_else(|| Error::api::<&str>("start")("no cluster was planned"))?;
-        Ok(Self { servers: servers.clone(), management, workload: ready.next(), supervisor })
+        let mut plans = plans.into_iter();
+        let (Some(management), workload) = (plans.next(), plans.next()) else {
+            return Err(Error::api::<&str>("start")("no cluster was planned"));
+        };
+        let management = management.bring_up(servers, &mut supervisor).await?;
+        let workload = match workload {
+            Some(workload) => Some(workload.bring_up(servers, &mut supervisor).await?),
+            None => None,
+        };
+        Ok(Self { servers: servers.clone(), management, workload, supervisor })
     }
 
     /// The cluster that holds ScheduledMachines and Machines.
@@ -181,8 +188,9 @@ impl Cluster {
 
     /// Creates a namespace of which no other test knows, with a name that begins with `stem`.
     pub async fn fresh_namespace(&self, client: &Client, stem: &str) -> Result<String, Error> {
-        let namespace: Namespace = serde_json::from_value(json!({"metadata": {"generateName": format!("{stem}-")}}))
-            .map_err(Error::api("describe a namespace"))?;
+        let namespace: Namespace =
+            serde_json::from_value(json!({"metadata": {"generateName": format!("{stem}-")}}))
+                .map_err(Error::api("describe a namespace"))?;
         let made = Api::<Namespace>::all(client.clone())
             .create(&PostParams::default(), &namespace)
             .await
@@ -216,7 +224,6 @@ pub fn shared() -> &'static ControlPlane {
 /// Everything about one cluster before it runs.
 struct Plan {
     name: &'static str,
-    endpoint: Endpoint,
     admin: Value,
     admin_path: PathBuf,
     audit_log: PathBuf,
@@ -244,7 +251,9 @@ impl Plan {
         let server_certificate = write(secret.join("server.crt"), &server.certificate)?;
         let server_key = write(secret.join("server.key"), &server.key)?;
         let ca = write(secret.join("ca.crt"), authority.certificate())?;
-        let tokens = write(secret.join("tokens.key"), &signing_key()?)?;
+        let (token_key, token_public) = token_keys()?;
+        let token_key = write(secret.join("tokens.key"), &token_key)?;
+        let token_public = write(secret.join("tokens.pub"), &token_public)?;
         let audit_policy = write(secret.join("audit-policy.yaml"), AUDIT_POLICY)?;
         let user = |user: &str, group: Option<&str>, path: PathBuf| -> Result<(Value, String), Error> {
             let config = kubeconfig(&endpoint, &authority.client(user, group)?);
@@ -253,7 +262,8 @@ impl Plan {
             Ok((config, path))
         };
         let (admin, _) = user("5spot-admin", Some("system:masters"), place("kubeconfig"))?;
-        let (_, manager) = user("system:kube-controller-manager", None, secret.join("controller-manager.kubeconfig"))?;
+        let (_, manager) =
+            user("system:kube-controller-manager", None, secret.join("controller-manager.kubeconfig"))?;
         let (_, scheduler) = user("system:kube-scheduler", None, secret.join("scheduler.kubeconfig"))?;
         let audit_log = place("audit.log");
 
@@ -269,8 +279,8 @@ impl Plan {
             ("tls-private-key-file", &server_key),
             ("client-ca-file", &ca),
             ("service-account-issuer", "https://kubernetes.default.svc"),
-            ("service-account-key-file", &tokens),
-            ("service-account-signing-key-file", &tokens),
+            ("service-account-key-file", &token_public),
+            ("service-account-signing-key-file", &token_key),
             ("service-cluster-ip-range", "10.0.0.0/24"),
             ("authorization-mode", "Node,RBAC"),
             ("enable-admission-plugins", "NodeRestriction"),
@@ -284,14 +294,18 @@ impl Plan {
             ("leader-elect", "false"),
             ("secure-port", "0"),
             ("use-service-account-credentials", "true"),
-            ("service-account-private-key-file", &tokens),
+            ("service-account-private-key-file", &token_key),
             ("root-ca-file", &ca),
             ("profiling", "false"),
         ]);
-        let scheduler =
-            args(&[("kubeconfig", &scheduler), ("leader-elect", "false"), ("secure-port", "0"), ("profiling", "false")]);
+        let scheduler = args(&[
+            ("kubeconfig", &scheduler),
+            ("leader-elect", "false"),
+            ("secure-port", "0"),
+            ("profiling", "false"),
+        ]);
         let admin_path = place("kubeconfig");
-        Ok(Self { name, endpoint, admin, admin_path, audit_log, api_server, controller_manager, scheduler })
+        Ok(Self { name, admin, admin_path, audit_log, api_server, controller_manager, scheduler })
     }
 
     fn server(&self, server: &str) -> String {
@@ -299,14 +313,9 @@ impl Plan {
     }
 
     /// Waits for the API server, starts what needs it, and waits until the cluster is ready for use.
-    async fn bring_up(
-        self,
-        name: &'static str,
-        servers: &Servers,
-        supervisor: &mut Supervisor,
-    ) -> Result<Cluster, Error> {
+    async fn bring_up(self, servers: &Servers, supervisor: &mut Supervisor) -> Result<Cluster, Error> {
         let cluster = Cluster {
-            name,
+            name: self.name,
             kubeconfig: self.admin.clone(),
             kubeconfig_path: self.admin_path.clone(),
             audit_log: self.audit_log.clone(),
@@ -330,7 +339,6 @@ impl Plan {
         })
         .await?;
         supervisor.check(&self.server("kube-scheduler"))?;
-        let _ = self.endpoint;
         Ok(cluster)
     }
 }
@@ -400,7 +408,8 @@ fn chain(error: &dyn std::error::Error) -> String {
 /// A folder that is ours alone.
 fn claim_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
     let Some(folder) = wanted else {
-        let folder = tempfile::Builder::new().prefix("5spot-").tempdir().context(|| "create a folder".to_owned())?;
+        let folder =
+            tempfile::Builder::new().prefix("5spot-").tempdir().context(|| "create a folder".to_owned())?;
         // From here on the supervisor removes it.
         return Ok(folder.keep());
     };

@@ -13,7 +13,8 @@ const K0SMOTRON: &str = include_str!("../../../control-plane/k0smotron/crds.yaml
 /// versions does not run here, and without it the server would silently drop fields.
 pub fn cluster_api_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
     let folder = cluster_api_crd_folder(&cache_folder());
-    let entries = fs::read_dir(&folder).map_err(|_| Error::NotBuilt { missing: "the CRDs of Cluster API", folder: folder.clone() })?;
+    let entries = fs::read_dir(&folder)
+        .map_err(|_| Error::NotBuilt { missing: "the CRDs of Cluster API", folder: folder.clone() })?;
     let mut files = Vec::new();
     for entry in entries {
         files.push(entry.context(|| format!("read {}", folder.display()))?.path());

@@ -116,7 +116,9 @@ impl Error {
         matches!(self, Self::ServerEnded { log, .. } if log.contains("address already in use"))
     }
 
-    pub(crate) fn api<E: Into<Box<dyn std::error::Error + Send + Sync>>>(what: impl Into<String>) -> impl FnOnce(E) -> Self {
+    pub(crate) fn api<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
+        what: impl Into<String>,
+    ) -> impl FnOnce(E) -> Self {
         let what = what.into();
         move |source| Self::Api { what, source: source.into() }
     }

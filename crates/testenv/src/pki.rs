@@ -2,7 +2,8 @@
 
 use crate::Error;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 
 /// The authority that signs everything in one control plane.
@@ -35,7 +36,14 @@ impl Authority {
 
     /// A certificate for a server on loopback.
     pub(crate) fn server(&self) -> Result<Pair, Error> {
-        let names = ["127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1"];
+        let names = [
+            "127.0.0.1",
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "10.0.0.1",
+        ];
         let params = CertificateParams::new(names.map(str::to_owned))?;
         self.sign(params, "kube-apiserver", None, ExtendedKeyUsagePurpose::ServerAuth)
     }
@@ -64,7 +72,8 @@ impl Authority {
     }
 }
 
-/// A key that signs service-account tokens.
-pub(crate) fn signing_key() -> Result<String, Error> {
-    Ok(KeyPair::generate()?.serialize_pem())
+/// The key that signs service-account tokens, private and public, as PEM.
+pub(crate) fn token_keys() -> Result<(String, String), Error> {
+    let key = KeyPair::generate()?;
+    Ok((key.serialize_pem(), key.public_key_pem()))
 }

@@ -64,7 +64,8 @@ impl Supervisor {
         let words = [program.to_string_lossy().into_owned()].into_iter().chain(args.iter().cloned());
         let line: Vec<String> = words.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
         let file = self.folder.join("run").join(name);
-        fs::write(&file, format!("exec {}\n", line.join(" "))).context(|| format!("write {}", file.display()))?;
+        fs::write(&file, format!("exec {}\n", line.join(" ")))
+            .context(|| format!("write {}", file.display()))?;
         let mut input = self.input.as_ref().ok_or_else(|| ended("the supervisor", ""))?;
         writeln!(input, "{name}").context(|| format!("ask the supervisor for {name}"))?;
         let asked = Instant::now();
@@ -92,7 +93,8 @@ impl Supervisor {
 
     /// The end of a server's log.
     pub(crate) fn log(&self, name: &str) -> String {
-        let text = fs::read_to_string(self.folder.join("logs").join(format!("{name}.log"))).unwrap_or_default();
+        let text =
+            fs::read_to_string(self.folder.join("logs").join(format!("{name}.log"))).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
     }

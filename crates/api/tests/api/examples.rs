@@ -1,0 +1,66 @@
+//! Every sample a user may copy is applied to the real server.
+
+use crate::setup::{cluster, from_root, kubectl};
+use fivespot_api::ScheduledMachine;
+use fivespot_core::intent::Intent;
+use kube::Api;
+use kube::api::ListParams;
+use std::fs;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_example_is_accepted_and_is_a_valid_wish() {
+    let (plane, client, namespace) = cluster("examples").await;
+    let folder = from_root("examples");
+    let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let count = files.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).count();
+    assert!(count >= 4, "only {count} examples");
+    kubectl(plane, &["apply", "-n", &namespace, "-f", folder.to_str().unwrap()]).unwrap();
+    let stored = Api::<ScheduledMachine>::namespaced(client, &namespace).list(&ListParams::default()).await.unwrap();
+    assert_eq!(stored.items.len(), count);
+    for machine in stored {
+        if let Err(invalid) = Intent::try_from(&machine) {
+            panic!("{:?}: {invalid}", machine.metadata.name);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_lists_and_explains() {
+    let (plane, _, namespace) = cluster("explain").await;
+    let example = from_root("examples/workstation.yaml");
+    kubectl(plane, &["apply", "-n", &namespace, "-f", example.to_str().unwrap()]).unwrap();
+    let table = kubectl(plane, &["get", "sm", "-n", &namespace]).unwrap();
+    assert_eq!(
+        table.split_whitespace().take(8).collect::<Vec<_>>(),
+        ["NAME", "PHASE", "INSCHEDULE", "ENABLED", "NODE", "NEXT", "KILLSWITCH", "AGE"]
+    );
+    let by_category = kubectl(plane, &["get", "fivespot", "-n", &namespace]).unwrap();
+    assert!(by_category.contains("workstation"), "{by_category}");
+    let explained = kubectl(plane, &["explain", "sm.spec.schedule"]).unwrap();
+    for text in ["Saturday 02:00 is outside", "cron", "daysOfWeek", "hoursOfDay", "timezone", "enabled"] {
+        assert!(explained.contains(text) || explained.replace('\n', " ").contains(text), "{text}:\n{explained}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_field_has_a_description() {
+    let (plane, ..) = cluster("descriptions").await;
+    let all = kubectl(plane, &["get", "--raw", "/openapi/v3/apis/5spot.finos.org/v1alpha1"]).unwrap();
+    let document: serde_json::Value = serde_json::from_str(&all).unwrap();
+    let schema = &document["components"]["schemas"]["org.finos.5spot.v1alpha1.ScheduledMachine"];
+    let mut silent = Vec::new();
+    fn walk(path: &str, node: &serde_json::Value, silent: &mut Vec<String>) {
+        for (name, child) in node["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            if child["description"].as_str().is_none_or(str::is_empty) {
+                silent.push(path.clone());
+            }
+            walk(&path, child, silent);
+            walk(&path, &child["items"], silent);
+        }
+    }
+    walk("spec", &schema["properties"]["spec"], &mut silent);
+    walk("status", &schema["properties"]["status"], &mut silent);
+    assert!(schema["properties"]["spec"]["properties"].as_object().is_some_and(|fields| fields.len() >= 12));
+    assert!(silent.is_empty(), "fields without a description: {silent:?}");
+}

@@ -1,0 +1,177 @@
+//! The admission policies, shipped and sample, judged on who asks and on what changes.
+
+use crate::setup::{cluster, create, eventually, from_root, kubectl, machine, machines, message};
+use fivespot_testenv::{ControlPlane, Identity};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use std::fs;
+
+/// Lets a user create `resources`, and patch ScheduledMachines, in a namespace.
+fn grant(plane: &ControlPlane, namespace: &str, user: &str, resources: &[&str]) {
+    for resource in resources {
+        let name = resource.replace('.', "-");
+        let (verbs, rule) = ("--verb=create,get,patch", format!("--resource={resource}"));
+        // The API server need not know a resource for RBAC to speak of it, but kubectl's shorthand asks it.
+        let role = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": name, "namespace": namespace},
+            "rules": [{
+                "apiGroups": [resource.split_once('.').unwrap().1],
+                "resources": [resource.split_once('.').unwrap().0],
+                "verbs": verbs.trim_start_matches("--verb=").split(',').collect::<Vec<_>>(),
+            }],
+        });
+        drop(rule);
+        apply(plane, &role);
+        let (role, user) = (format!("--role={name}"), format!("--user={user}"));
+        kubectl(plane, &["create", "rolebinding", &name, "-n", namespace, &role, &user]).unwrap();
+    }
+}
+
+fn apply(plane: &ControlPlane, object: &Value) {
+    use std::io::Write;
+    let mut command = plane.kubectl(plane.management());
+    command.args(["apply", "-f", "-"]).stdin(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "kubectl apply refused {object}");
+}
+
+async fn as_user(plane: &ControlPlane, user: &str, namespace: &str) -> Api<DynamicObject> {
+    let client: Client = plane.management().client_as(&Identity::user(user)).await.unwrap();
+    machines(&client, namespace)
+}
+
+async fn patch(api: &Api<DynamicObject>, name: &str, patch: Value) -> Result<DynamicObject, String> {
+    message(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_gets_from_5_spot_only_what_he_could_create_himself() {
+    let (plane, _, namespace) = cluster("tenant").await;
+    let user = "tina";
+    grant(plane, &namespace, user, &["scheduledmachines.5spot.finos.org"]);
+    let api = as_user(plane, user, &namespace).await;
+
+    let refused = create(&api, &machine("one")).await.unwrap_err();
+    assert!(refused.contains("you may not create k0sworkerconfigs.bootstrap.cluster.x-k8s.io"), "{refused}");
+
+    grant(plane, &namespace, user, &["k0sworkerconfigs.bootstrap.cluster.x-k8s.io"]);
+    eventually("the missing right is the other one", async || {
+        let refused = create(&api, &machine("one")).await.unwrap_err();
+        refused.contains("you may not create remotemachines.infrastructure.cluster.x-k8s.io")
+    })
+    .await;
+
+    grant(plane, &namespace, user, &["remotemachines.infrastructure.cluster.x-k8s.io"]);
+    eventually("he may", async || create(&api, &machine("one")).await.is_ok()).await;
+
+    // The rights hold in his namespace and in no other.
+    let elsewhere = as_user(plane, user, "default").await;
+    let refused = create(&elsewhere, &machine("two")).await.unwrap_err();
+    assert!(refused.contains("cannot create resource \"scheduledmachines\""), "{refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_does_not_change_the_embedded_specs_needs_no_right_to_them() {
+    let (plane, client, namespace) = cluster("operator").await;
+    create(&machines(&client, &namespace), &machine("one")).await.unwrap();
+    grant(plane, &namespace, "otto", &["scheduledmachines.5spot.finos.org"]);
+    let api = as_user(plane, "otto", &namespace).await;
+    eventually("otto may disable", async || {
+        patch(&api, "one", json!({"spec": {"schedule": {"enabled": false}}})).await.is_ok()
+    })
+    .await;
+    patch(&api, "one", json!({"metadata": {"labels": {"a": "b"}, "finalizers": ["example.com/x"]}})).await.unwrap();
+    patch(&api, "one", json!({"metadata": {"finalizers": null}})).await.unwrap();
+    for part in ["bootstrapSpec", "infrastructureSpec"] {
+        let refused = patch(&api, "one", json!({"spec": {part: {"spec": {"x": "y"}}}})).await.unwrap_err();
+        assert!(refused.contains("you may not create"), "{part}: {refused}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_its_table_of_kinds_the_policy_refuses_everything_new() {
+    let (plane, client, namespace) = cluster("closed").await;
+    let api = machines(&client, &namespace);
+    create(&api, &machine("before")).await.expect("accepted while the table is there");
+    bind_here(plane, &namespace, &read("deploy/policies/embedded-authorization.yaml"), |binding| {
+        binding["spec"]["paramRef"]["name"] = json!("nobody-made-this");
+    });
+    eventually("the policy fails closed", async || {
+        create(&api, &machine("after")).await.is_err_and(|message| message.contains("no params found"))
+    })
+    .await;
+    patch(&api, "before", json!({"spec": {"schedule": {"enabled": false}}})).await.unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sample_policy_for_tenants_refuses_commands_and_foreign_addresses() {
+    let (plane, client, namespace) = cluster("payloads").await;
+    let api = machines(&client, &namespace);
+    let with = |name: &str, path: &[&str], value: Value| {
+        let mut object = machine(name);
+        *path.iter().fold(&mut object["spec"], |at, field| &mut at[*field]) = value;
+        object
+    };
+    let cloud_init = |name| with(name, &["bootstrapSpec", "spec", "cloudInit"], json!("#cloud-config"));
+    let address = |name, text: &str| with(name, &["infrastructureSpec", "spec", "address"], json!(text));
+
+    // Without the policy both are accepted: what is refused below is refused by the policy.
+    create(&api, &cloud_init("old-1")).await.unwrap();
+    create(&api, &address("old-2", "203.0.113.9")).await.unwrap();
+
+    let documents = read("examples/policies/tenant-payloads.yaml");
+    bind_here(plane, &namespace, &documents, |_| {});
+    eventually("a namespace without a line may reach nothing", async || {
+        let refused = create(&api, &machine("none")).await;
+        refused.is_err_and(|text| text.contains("the networks an administrator lists for it"))
+    })
+    .await;
+    let lines = json!({"data": {(&*namespace): "192.168.10.0/24, 10.20.0.0/16"}}).to_string();
+    let config_map = ["-n", "5spot-system", "patch", "configmap", "tenant-addresses", "--type=merge", "-p", &lines];
+    kubectl(plane, &config_map).unwrap();
+    eventually("its own addresses are accepted", async || create(&api, &address("mine", "10.20.3.4")).await.is_ok())
+        .await;
+
+    let refused = create(&api, &cloud_init("bad-1")).await.unwrap_err();
+    assert!(refused.contains("remove cloudInit from the embedded spec"), "{refused}");
+    let jobs = with("bad-2", &["infrastructureSpec", "spec", "provisionJob"], json!({}));
+    let refused = create(&api, &jobs).await.unwrap_err();
+    assert!(refused.contains("remove provisionJob"), "{refused}");
+    for (name, text) in [("bad-3", "203.0.113.9"), ("bad-4", "10.21.0.1"), ("bad-5", "db.example.com"), ("bad-6", "")] {
+        let refused = create(&api, &address(name, text)).await.unwrap_err();
+        let says = format!("address: \"{text}\" is not an address of namespace {namespace}");
+        assert!(refused.contains(&says), "{text}: {refused}");
+    }
+
+    // What was there before can still be taken out of service.
+    for name in ["old-1", "old-2"] {
+        patch(&api, name, json!({"spec": {"killSwitch": true}})).await.unwrap();
+    }
+}
+
+fn read(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&fs::read_to_string(from_root(path)).unwrap()).unwrap()
+}
+
+/// Applies the documents of a policy file under names of this test, its binding confined to this namespace, so
+/// that the tests beside this one are not judged by it.
+fn bind_here(plane: &ControlPlane, namespace: &str, documents: &[Value], edit: impl Fn(&mut Value)) {
+    for document in documents {
+        let mut document = document.clone();
+        if document["kind"] != "ConfigMap" {
+            let name = document["metadata"]["name"].as_str().unwrap();
+            document["metadata"]["name"] = json!(format!("{namespace}.{name}"));
+        }
+        if document["kind"] == "ValidatingAdmissionPolicyBinding" {
+            let policy = document["spec"]["policyName"].as_str().unwrap();
+            document["spec"]["policyName"] = json!(format!("{namespace}.{policy}"));
+            document["spec"]["matchResources"] =
+                json!({"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}});
+            edit(&mut document);
+        }
+        apply(plane, &document);
+    }
+}
