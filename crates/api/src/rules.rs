@@ -24,10 +24,26 @@ use serde_json::{Value, json};
 const PHASES: [&str; 8] =
     ["Pending", "Active", "ShuttingDown", "Inactive", "Disabled", "Terminated", "EmergencyRemove", "Error"];
 
+/// The annotation by which the definition tells `deploy/policies/embedded-authorization.yaml` which resource an
+/// embedded kind is; its name is KIND.GROUP.
+const EMBEDDED_KIND: &str = "embedded.5spot.finos.org";
+
+/// Providers that are known from the start. An administrator annotates others.
+const EMBEDDED_KINDS: [(&str, &str); 5] = [
+    ("K0sWorkerConfig.bootstrap.cluster.x-k8s.io", "k0sworkerconfigs"),
+    ("KubeadmConfig.bootstrap.cluster.x-k8s.io", "kubeadmconfigs"),
+    ("RemoteMachine.infrastructure.cluster.x-k8s.io", "remotemachines"),
+    ("Metal3Machine.infrastructure.cluster.x-k8s.io", "metal3machines"),
+    ("ByoMachine.infrastructure.cluster.x-k8s.io", "byomachines"),
+];
+
 /// The definition of `ScheduledMachine` that 5-Spot installs.
 #[expect(clippy::expect_used, reason = "no input: it fails for everybody or for nobody, and tests call it")]
 pub fn scheduled_machine_crd() -> CustomResourceDefinition {
     let mut crd = json!(ScheduledMachine::crd());
+    for (kind, resource) in EMBEDDED_KINDS {
+        crd["metadata"]["annotations"][format!("{EMBEDDED_KIND}/{kind}")] = json!(resource);
+    }
     let schema = crd
         .pointer_mut("/spec/versions/0/schema/openAPIV3Schema")
         .expect("the derived definition has one version with a schema");

@@ -7,7 +7,7 @@ use crate::servers::Servers;
 use crate::supervisor::Supervisor;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
@@ -169,6 +169,11 @@ impl Cluster {
     /// One line of JSON for every request the API server answered.
     pub fn audit_log(&self) -> &Path {
         &self.audit_log
+    }
+
+    /// Client configuration with all rights, for a client that needs settings of its own.
+    pub async fn config(&self) -> Result<Config, Error> {
+        config(&self.kubeconfig, None).await
     }
 
     /// A client with all rights. A client belongs to the runtime it was made in: make one for each test.

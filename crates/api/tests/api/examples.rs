@@ -15,7 +15,8 @@ async fn every_example_is_accepted_and_is_a_valid_wish() {
     let count = files.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).count();
     assert!(count >= 4, "only {count} examples");
     kubectl(plane, &["apply", "-n", &namespace, "-f", folder.to_str().unwrap()]).unwrap();
-    let stored = Api::<ScheduledMachine>::namespaced(client, &namespace).list(&ListParams::default()).await.unwrap();
+    let stored =
+        Api::<ScheduledMachine>::namespaced(client, &namespace).list(&ListParams::default()).await.unwrap();
     assert_eq!(stored.items.len(), count);
     for machine in stored {
         if let Err(invalid) = Intent::try_from(&machine) {
@@ -38,7 +39,10 @@ async fn kubectl_lists_and_explains() {
     assert!(by_category.contains("workstation"), "{by_category}");
     let explained = kubectl(plane, &["explain", "sm.spec.schedule"]).unwrap();
     for text in ["Saturday 02:00 is outside", "cron", "daysOfWeek", "hoursOfDay", "timezone", "enabled"] {
-        assert!(explained.contains(text) || explained.replace('\n', " ").contains(text), "{text}:\n{explained}");
+        assert!(
+            explained.contains(text) || explained.replace('\n', " ").contains(text),
+            "{text}:\n{explained}"
+        );
     }
 }
 

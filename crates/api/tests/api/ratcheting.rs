@@ -120,7 +120,8 @@ fn under_group(mut crd: Value, group: &str) -> Value {
 /// Access to the objects of such a definition, once it is served.
 async fn machines_of(group: &str, client: &Client, namespace: &str) -> Api<DynamicObject> {
     let gvk = GroupVersionKind::gvk(group, "v1alpha1", "ScheduledMachine");
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&gvk));
+    let api: Api<DynamicObject> =
+        Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&gvk));
     eventually("the definition is served", async || api.list(&ListParams::default()).await.is_ok()).await;
     api
 }

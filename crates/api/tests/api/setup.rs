@@ -46,7 +46,7 @@ pub(crate) async fn cluster(stem: &str) -> (&'static ControlPlane, Client, Strin
     eventually("the authorization policy is in force", async || {
         let mut object = machine("probe");
         object["spec"]["bootstrapSpec"]["kind"] = json!("Unlisted");
-        dry_run(&probe, &object).await.is_err_and(|message| message.contains("not listed"))
+        dry_run(&probe, &object).await.is_err_and(|message| message.contains("is not known here"))
     })
     .await;
     (plane, client, namespace)

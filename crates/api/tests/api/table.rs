@@ -1,8 +1,9 @@
 //! One table of cases, two judges: `fivespot_core::intent` and the API server.
 
-use crate::setup::{cluster, create, eventually, kubectl, machines, message};
+use crate::setup::{cluster, create, eventually, kubectl, machine, machines, message};
 use fivespot_api::{ScheduledMachine, scheduled_machine_crd};
 use fivespot_core::intent::Intent;
+use fivespot_testenv::ControlPlane;
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde::Deserialize;
@@ -121,7 +122,9 @@ fn disagreement(row: &Row, judge: Judge, verdict: Result<(), Vec<(String, String
     };
     match (row.refusal(judge), verdict) {
         (None, Ok(())) => None,
-        (None, Err(errors)) => Some(format!("{}: refused, should be accepted:\n    {}", row.name, said(&errors))),
+        (None, Err(errors)) => {
+            Some(format!("{}: refused, should be accepted:\n    {}", row.name, said(&errors)))
+        }
         (Some(path), Ok(())) => Some(format!("{}: accepted, should be refused at {path}", row.name)),
         (Some(path), Err(errors)) => {
             let found = errors.iter().any(|(at, _)| at == path);
@@ -171,7 +174,7 @@ async fn the_server_judges_every_row_as_the_table_says_and_every_rule_is_seen_at
     let (plane, client, namespace) = cluster("table").await;
     let api = machines(&client, &namespace);
     let table = Table::load();
-    list_k0smotron_kinds(plane, &api).await;
+    make_k0smotron_kinds_known(plane, &api).await;
 
     let mut disagreements = Vec::new();
     let mut refusals = Vec::new();
@@ -222,18 +225,17 @@ fn defaults_differ(row: &Row, sent: &Value, stored: &DynamicObject) -> Option<St
         .then(|| format!("{}: the server stored another wish than we read:\n{ours:?}\n{theirs:?}", row.name))
 }
 
-/// Kinds in the group k0smotron.io are not listed by default: do what the message tells an administrator.
-async fn list_k0smotron_kinds(plane: &fivespot_testenv::ControlPlane, api: &Api<DynamicObject>) {
-    let kinds = json!({"data": {
-        "K0sWorkerConfig.k0smotron.io": "k0sworkerconfigs",
-        "RemoteMachine.k0smotron.io": "remotemachines",
-    }})
-    .to_string();
-    kubectl(plane, &["-n", "5spot-system", "patch", "configmap", "embedded-kinds", "--type=merge", "-p", &kinds])
-        .unwrap();
+/// Kinds in the group k0smotron.io are not known by default: do what the message tells an administrator.
+async fn make_k0smotron_kinds_known(plane: &ControlPlane, api: &Api<DynamicObject>) {
+    let annotate = ["annotate", "crd", "scheduledmachines.5spot.finos.org"];
+    for kind in ["K0sWorkerConfig.k0smotron.io=k0sworkerconfigs", "RemoteMachine.k0smotron.io=remotemachines"]
+    {
+        kubectl(plane, &[&annotate[..], &[&format!("embedded.5spot.finos.org/{kind}")]].concat()).unwrap();
+    }
     eventually("the new kinds are known", async || {
-        let mut object = crate::setup::machine("kinds");
+        let mut object = machine("kinds");
         object["spec"]["bootstrapSpec"]["apiVersion"] = json!("k0smotron.io/v1beta1");
+        object["spec"]["infrastructureSpec"]["apiVersion"] = json!("k0smotron.io/v1beta1");
         create(api, &object).await.is_ok()
     })
     .await;
@@ -260,7 +262,8 @@ fn spec_schema() -> Value {
 
 /// A path with its places taken out, as a schema has it: `spec.nodeTaints[].key`.
 fn anywhere(path: &str) -> String {
-    let names: Vec<&str> = path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest)).collect();
+    let names: Vec<&str> =
+        path.split('[').map(|part| part.split_once(']').map_or(part, |(_, rest)| rest)).collect();
     names.join("[]")
 }
 
@@ -275,7 +278,9 @@ fn every_rule_spoke(refusals: &[(String, String)]) {
             let text = |key: &str| rule.get(key).and_then(Value::as_str);
             let path = format!("{path}{}", text("fieldPath").unwrap_or_default());
             // A message expression is `the bad key + "literal text"`.
-            let literal = || -> Option<String> { serde_json::from_str(text("messageExpression")?.rsplit_once(" + ")?.1).ok() };
+            let literal = || -> Option<String> {
+                serde_json::from_str(text("messageExpression")?.rsplit_once(" + ")?.1).ok()
+            };
             let message = text("message").map(str::to_owned).or_else(literal).unwrap();
             if !refusals.iter().any(|(at, said)| *at == path && said.contains(&message)) {
                 silent.push(format!("{path}: {message}"));
