@@ -4,7 +4,7 @@ use crate::{progress, root};
 use anyhow::{Context, Result};
 use fivespot_testenv::{ControlPlane, Options, Servers, Topology};
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 use tokio::signal::unix::{SignalKind, signal};
@@ -20,10 +20,13 @@ pub(crate) struct Args {
     /// Port of the management cluster's API server [default: any free port]
     #[arg(long)]
     port: Option<u16>,
+    /// Folder for everything, removed in the end [default: .cluster]
+    #[arg(long)]
+    folder: Option<PathBuf>,
 }
 
 /// Starts the control plane, lets `prepare` work on it, and stays until a signal or the end of a server.
-pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane, &Path) -> Result<()>) -> Result<()> {
+pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane) -> Result<()>) -> Result<()> {
     let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -49,17 +52,21 @@ pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane, &Path) -> Res
 async fn serve(
     args: &Args,
     servers: &Servers,
-    prepare: impl FnOnce(&ControlPlane, &Path) -> Result<()>,
+    prepare: impl FnOnce(&ControlPlane) -> Result<()>,
 ) -> Result<()> {
-    let folder = root().join(".cluster");
+    let folder = args.folder.clone().unwrap_or_else(|| root().join(".cluster"));
     let began = Instant::now();
     let topology = if args.two { Topology::Two } else { Topology::One };
     let options = Options { topology, folder: Some(folder.clone()), port: args.port };
     let plane = ControlPlane::start(options).await?;
     link_binaries(servers, &folder.join("bin"))?;
     // Applying manifests blocks; the signals above must still be heard.
-    tokio::task::block_in_place(|| prepare(&plane, &folder))?;
-    println!("started in {:.1} s; Ctrl-C ends it and removes .cluster", began.elapsed().as_secs_f32());
+    tokio::task::block_in_place(|| prepare(&plane))?;
+    println!(
+        "started in {:.1} s; Ctrl-C ends it and removes {}",
+        began.elapsed().as_secs_f32(),
+        folder.display()
+    );
     println!("ready");
     println!("export KUBECONFIG={}/kubeconfig PATH={0}/bin:$PATH", folder.display());
     if args.two {

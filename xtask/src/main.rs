@@ -47,7 +47,7 @@ fn run(task: Task) -> Result<()> {
             println!("the control plane is in {}", servers.folder().display());
             Ok(())
         }
-        Task::Cluster(args) => cluster::run(&args, |_, _| Ok(())),
+        Task::Cluster(args) => cluster::run(&args, |_| Ok(())),
         Task::Demo(args) => cluster::run(&args, demo::install),
         Task::Codegen(args) => codegen::run(&args),
     }

@@ -12,18 +12,19 @@ const EVERY_IN_LOG: Duration = Duration::from_secs(15);
 pub(crate) struct Terminal {
     began: Instant,
     shown: Option<Instant>,
-    is_terminal: bool,
+    /// Whether a line can be written over.
+    rewrites: bool,
 }
 
 impl Default for Terminal {
     fn default() -> Self {
-        Self { began: Instant::now(), shown: None, is_terminal: stderr().is_terminal() }
+        Self { began: Instant::now(), shown: None, rewrites: stderr().is_terminal() }
     }
 }
 
 impl Progress for Terminal {
     fn step(&mut self, what: &str, done: usize, total: Option<usize>) {
-        let every = if self.is_terminal { EVERY_ON_TERMINAL } else { EVERY_IN_LOG };
+        let every = if self.rewrites { EVERY_ON_TERMINAL } else { EVERY_IN_LOG };
         if self.shown.is_some_and(|shown| shown.elapsed() < every) {
             return;
         }
@@ -42,7 +43,7 @@ impl Terminal {
         let seconds = self.began.elapsed().as_secs();
         let mut out = stderr();
         // A progress line that cannot be written is no reason to stop the work.
-        let _ = match (self.is_terminal, is_last) {
+        let _ = match (self.rewrites, is_last) {
             (true, false) => write!(out, "\r\x1b[K[{seconds:>4} s] {text}").and_then(|()| out.flush()),
             (true, true) => writeln!(out, "\r\x1b[K[{seconds:>4} s] {text}"),
             (false, _) => writeln!(out, "[{seconds:>4} s] {text}"),

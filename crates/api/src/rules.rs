@@ -38,7 +38,10 @@ const EMBEDDED_KINDS: [(&str, &str); 5] = [
 ];
 
 /// The definition of `ScheduledMachine` that 5-Spot installs.
-#[expect(clippy::expect_used, reason = "no input: it fails for everybody or for nobody, and tests call it")]
+///
+/// # Panics
+/// Never: it has no input, so it would for everybody or for nobody, and every test of the API calls it.
+#[expect(clippy::expect_used, reason = "see Panics")]
 pub fn scheduled_machine_crd() -> CustomResourceDefinition {
     let mut crd = json!(ScheduledMachine::crd());
     for (kind, resource) in EMBEDDED_KINDS {

@@ -10,13 +10,15 @@ use kube::api::PostParams;
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs;
 use std::future::Future;
+use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 /// How long a server may take to get ready. Warm it takes some three seconds; a machine that compiles at the
 /// same time has been seen to take twenty.
@@ -92,7 +94,7 @@ impl ControlPlane {
     }
 
     async fn try_start(servers: &Servers, options: &Options) -> Result<Self, Error> {
-        let folder = claim_folder(options.folder.as_deref())?;
+        let folder = choose_folder(options.folder.as_deref())?;
         let mut supervisor = Supervisor::start(&folder)?;
         let ports = Ports::pick(options)?;
         let names: &[&'static str] = match options.topology {
@@ -147,11 +149,27 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// A kubectl for a cluster.
-    pub fn kubectl(&self, cluster: &Cluster) -> Command {
-        let mut command = Command::new(self.servers.path("kubectl"));
-        command.env("KUBECONFIG", cluster.kubeconfig_path());
-        command
+    /// Runs kubectl on a cluster, with `input` on its standard input, and returns what it printed.
+    pub fn kubectl(&self, cluster: &Cluster, args: &[&str], input: &str) -> Result<String, Error> {
+        let what = || format!("run kubectl {}", args.join(" "));
+        let mut child = Command::new(self.servers.path("kubectl"))
+            .env("KUBECONFIG", cluster.kubeconfig_path())
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context(what)?;
+        if let Some(mut stdin) = child.stdin.take() {
+            // A kubectl that ends before it has read everything has said why on its standard error.
+            let _ = stdin.write_all(input.as_bytes());
+        }
+        let output = child.wait_with_output().context(what)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() {
+            return Ok(text(&output.stdout));
+        }
+        Err(Error::Kubectl { args: args.join(" "), output: text(&output.stderr) })
     }
 }
 
@@ -221,9 +239,26 @@ pub fn shared() -> &'static ControlPlane {
         match std::thread::spawn(start).join() {
             Ok(Ok(plane)) => plane,
             Ok(Err(error)) => panic!("{error}"),
-            Err(_) => panic!("the control plane's start panicked"),
+            Err(panicked) => std::panic::resume_unwind(panicked),
         }
     })
+}
+
+/// Waits, in a test, for something that comes true a moment later.
+///
+/// # Panics
+/// If it does not within a minute.
+pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !holds().await {
+        assert!(began.elapsed() < Duration::from_mins(1), "still not true after a minute: {what}");
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// Whether the long forms of tests run at full length, as `make proof` asks.
+pub fn is_proof() -> bool {
+    env::var_os("FIVESPOT_PROOF").is_some()
 }
 
 /// Everything about one cluster before it runs.
@@ -410,13 +445,13 @@ fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A folder that is ours alone.
-fn claim_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
+/// A folder that does not exist yet. The supervisor makes it, so that nobody can be killed between its making
+/// and the moment somebody answers for it.
+fn choose_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
+    static STARTED: AtomicUsize = AtomicUsize::new(0);
     let Some(folder) = wanted else {
-        let folder =
-            tempfile::Builder::new().prefix("5spot-").tempdir().context(|| "create a folder".to_owned())?;
-        // From here on the supervisor removes it.
-        return Ok(folder.keep());
+        let count = STARTED.fetch_add(1, Ordering::Relaxed);
+        return Ok(env::temp_dir().join(format!("5spot-{}-{count}", std::process::id())));
     };
     if let Some(pid) = Supervisor::running(folder) {
         return Err(Error::AlreadyRunning { folder: folder.to_owned(), pid });
@@ -425,8 +460,7 @@ fn claim_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
         // The remains of a machine that lost power: nothing else ends a supervisor before its work is done.
         fs::remove_dir_all(folder).context(|| format!("remove the remains of {}", folder.display()))?;
     }
-    fs::create_dir_all(folder).context(|| format!("create {}", folder.display()))?;
-    fs::canonicalize(folder).context(|| format!("find {}", folder.display()))
+    std::path::absolute(folder).context(|| format!("find {}", folder.display()))
 }
 
 /// Ports nobody listens on.

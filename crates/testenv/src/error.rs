@@ -100,6 +100,15 @@ pub enum Error {
     #[error("cannot make certificates: {0}")]
     Pki(#[from] rcgen::Error),
 
+    /// kubectl said no.
+    #[error("kubectl {args} failed:\n{output}")]
+    Kubectl {
+        /// Its arguments.
+        args: String,
+        /// What it printed on standard error.
+        output: String,
+    },
+
     /// A client could not be made, or a request failed.
     #[error("cannot {what}: {source}")]
     Api {

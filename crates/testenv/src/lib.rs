@@ -20,7 +20,7 @@ mod servers;
 mod supervisor;
 
 pub use build::Progress;
-pub use control_plane::{Cluster, ControlPlane, Options, Topology, shared};
+pub use control_plane::{Cluster, ControlPlane, Options, Topology, eventually, is_proof, shared};
 pub use crds::{cluster_api_crds, k0smotron_crds};
 pub use error::Error;
 pub use kubeconfig::Identity;

@@ -5,7 +5,7 @@
 
 use crate::error::{Context, Error};
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 const SCRIPT: &str = include_str!("supervisor.sh");
 
-/// Time a supervisor gets to tell the process number of a server: it has only to fork.
-const FORK_PATIENCE: Duration = Duration::from_secs(10);
+/// Time a supervisor gets to do what it is asked: it has only to make a folder or to fork.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lines of a log that an error shows.
 const SHOWN_LINES: usize = 15;
@@ -29,27 +29,23 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Takes over `folder`, which will be removed in the end.
+    /// Makes `folder`, which must not exist and will be removed in the end.
     pub(crate) fn start(folder: &Path) -> Result<Self, Error> {
-        for part in ["run", "logs"] {
-            let part = folder.join(part);
-            fs::create_dir_all(&part).context(|| format!("create {}", part.display()))?;
-        }
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "5spot-supervisor"])
             .arg(folder)
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             // A group of its own: what is sent to the group of a test does not reach it.
             .process_group(0)
             .spawn()
             .context(|| "start the supervisor, `sh`".to_owned())?;
         let input = child.stdin.take();
-        fs::write(folder.join("run/supervisor.pid"), child.id().to_string())
-            .context(|| "record the supervisor".to_owned())?;
-        Ok(Self { folder: folder.to_owned(), child, input })
+        let mut supervisor = Self { folder: folder.to_owned(), child, input };
+        supervisor.wait_for_pid("supervisor")?;
+        Ok(supervisor)
     }
 
     /// The supervisor that still runs in a folder, if any.
@@ -68,10 +64,20 @@ impl Supervisor {
             .context(|| format!("write {}", file.display()))?;
         let mut input = self.input.as_ref().ok_or_else(|| ended("the supervisor", ""))?;
         writeln!(input, "{name}").context(|| format!("ask the supervisor for {name}"))?;
+        self.wait_for_pid(name)
+    }
+
+    /// Waits until the supervisor has told the process number of `name`, itself included.
+    fn wait_for_pid(&mut self, name: &str) -> Result<(), Error> {
         let asked = Instant::now();
         while self.pid(name).is_none() {
-            if asked.elapsed() > FORK_PATIENCE {
-                return Err(ended("the supervisor", ""));
+            let gone = self.child.try_wait().context(|| "look at the supervisor".to_owned())?.is_some();
+            if gone || asked.elapsed() > PATIENCE {
+                let mut said = String::new();
+                if let (true, Some(stderr)) = (gone, self.child.stderr.as_mut()) {
+                    stderr.read_to_string(&mut said).context(|| "hear the supervisor".to_owned())?;
+                }
+                return Err(ended("the supervisor", &said));
             }
             thread::sleep(Duration::from_millis(2));
         }

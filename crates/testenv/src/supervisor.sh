@@ -2,17 +2,24 @@
 # input ends - the process that holds the other end is done, or was killed - it ends them all and removes
 # their folder. Being their parent, it cannot hit a process that is not its own.
 #
-# Arguments: the folder. It holds run/NAME, the command line of each server; the supervisor adds run/NAME.pid
-# and logs/NAME.log.
+# Arguments: the folder, which must not exist: whoever makes it must be the one who removes it. It holds run/NAME,
+# the command line of each server; the supervisor adds run/NAME.pid and logs/NAME.log.
 dir=$1
 # Ctrl-C in a terminal reaches every process of the foreground group; it is the other process that answers it.
 trap '' HUP INT TERM
+mkdir -m 700 "$dir" && mkdir "$dir/run" "$dir/logs" || exit 1
+tell() {
+  echo "$2" >"$dir/run/$1.tmp"
+  mv "$dir/run/$1.tmp" "$dir/run/$1.pid"
+}
+tell supervisor "$$"
+# From here on nobody may be listening any more, and a shell that complains to nobody is ended for it.
+exec 2>/dev/null
 pids=
 while read -r name; do
   sh "$dir/run/$name" </dev/null >"$dir/logs/$name.log" 2>&1 &
   pids="$pids $!"
-  echo "$!" >"$dir/run/$name.tmp"
-  mv "$dir/run/$name.tmp" "$dir/run/$name.pid"
+  tell "$name" "$!"
 done
 # The folder is all the servers have: there is nothing they could save by ending slowly.
 for pid in $pids; do kill -9 "$pid" 2>/dev/null; done

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
 
-use fivespot_testenv::{Identity, shared};
+use fivespot_testenv::{Identity, eventually, shared};
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenReview};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -11,20 +11,9 @@ use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::fs;
-use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(60);
 
 fn read<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
-}
-
-async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < PATIENCE, "still not true: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 async fn make_node(client: &Client, name: &str) -> Node {
@@ -129,10 +118,10 @@ async fn controllers_and_scheduler_are_at_work() {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
     let owner =
         maps.create(&PostParams::default(), &read(json!({"metadata": {"name": "owner"}}))).await.unwrap();
-    let owned = json!({"metadata": {"name": "owned", "ownerReferences": [
+    let child = json!({"metadata": {"name": "owned", "ownerReferences": [
         {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid},
     ]}});
-    maps.create(&PostParams::default(), &read(owned)).await.unwrap();
+    maps.create(&PostParams::default(), &read(child)).await.unwrap();
     maps.delete("owner", &DeleteParams::default()).await.unwrap();
     eventually("the owned object is gone", async || maps.get_opt("owned").await.unwrap().is_none()).await;
 }

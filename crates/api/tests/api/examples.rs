@@ -14,7 +14,7 @@ async fn every_example_is_accepted_and_is_a_valid_wish() {
     let files = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
     let count = files.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).count();
     assert!(count >= 4, "only {count} examples");
-    kubectl(plane, &["apply", "-n", &namespace, "-f", folder.to_str().unwrap()]).unwrap();
+    kubectl(plane, &["apply", "-n", &namespace, "-f", folder.to_str().unwrap()]);
     let stored =
         Api::<ScheduledMachine>::namespaced(client, &namespace).list(&ListParams::default()).await.unwrap();
     assert_eq!(stored.items.len(), count);
@@ -29,15 +29,15 @@ async fn every_example_is_accepted_and_is_a_valid_wish() {
 async fn kubectl_lists_and_explains() {
     let (plane, _, namespace) = cluster("explain").await;
     let example = from_root("examples/workstation.yaml");
-    kubectl(plane, &["apply", "-n", &namespace, "-f", example.to_str().unwrap()]).unwrap();
-    let table = kubectl(plane, &["get", "sm", "-n", &namespace]).unwrap();
+    kubectl(plane, &["apply", "-n", &namespace, "-f", example.to_str().unwrap()]);
+    let table = kubectl(plane, &["get", "sm", "-n", &namespace]);
     assert_eq!(
         table.split_whitespace().take(8).collect::<Vec<_>>(),
         ["NAME", "PHASE", "INSCHEDULE", "ENABLED", "NODE", "NEXT", "KILLSWITCH", "AGE"]
     );
-    let by_category = kubectl(plane, &["get", "fivespot", "-n", &namespace]).unwrap();
+    let by_category = kubectl(plane, &["get", "fivespot", "-n", &namespace]);
     assert!(by_category.contains("workstation"), "{by_category}");
-    let explained = kubectl(plane, &["explain", "sm.spec.schedule"]).unwrap();
+    let explained = kubectl(plane, &["explain", "sm.spec.schedule"]);
     for text in ["Saturday 02:00 is outside", "cron", "daysOfWeek", "hoursOfDay", "timezone", "enabled"] {
         assert!(
             explained.contains(text) || explained.replace('\n', " ").contains(text),
@@ -49,22 +49,50 @@ async fn kubectl_lists_and_explains() {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_field_has_a_description() {
     let (plane, ..) = cluster("descriptions").await;
-    let all = kubectl(plane, &["get", "--raw", "/openapi/v3/apis/5spot.finos.org/v1alpha1"]).unwrap();
+    let all = kubectl(plane, &["get", "--raw", "/openapi/v3/apis/5spot.finos.org/v1alpha1"]);
     let document: serde_json::Value = serde_json::from_str(&all).unwrap();
     let schema = &document["components"]["schemas"]["org.finos.5spot.v1alpha1.ScheduledMachine"];
     let mut silent = Vec::new();
-    fn walk(path: &str, node: &serde_json::Value, silent: &mut Vec<String>) {
-        for (name, child) in node["properties"].as_object().into_iter().flatten() {
-            let path = format!("{path}.{name}");
-            if child["description"].as_str().is_none_or(str::is_empty) {
-                silent.push(path.clone());
-            }
-            walk(&path, child, silent);
-            walk(&path, &child["items"], silent);
-        }
-    }
     walk("spec", &schema["properties"]["spec"], &mut silent);
     walk("status", &schema["properties"]["status"], &mut silent);
     assert!(schema["properties"]["spec"]["properties"].as_object().is_some_and(|fields| fields.len() >= 12));
     assert!(silent.is_empty(), "fields without a description: {silent:?}");
+}
+
+/// Notes every property below `node` that says nothing about itself.
+fn walk(path: &str, node: &serde_json::Value, silent: &mut Vec<String>) {
+    for (name, child) in node["properties"].as_object().into_iter().flatten() {
+        let path = format!("{path}.{name}");
+        if child["description"].as_str().is_none_or(str::is_empty) {
+            silent.push(path.clone());
+        }
+        walk(&path, child, silent);
+        walk(&path, &child["items"], silent);
+    }
+}
+
+/// Every ScheduledMachine that a document shows.
+fn shown_in_documents() -> Vec<(String, String)> {
+    let mut shown = Vec::new();
+    for file in ["README.md"] {
+        let text = fs::read_to_string(from_root(file)).unwrap();
+        for block in text.split("```yaml\n").skip(1) {
+            let block = block.split("```").next().unwrap();
+            if block.contains("kind: ScheduledMachine") {
+                shown.push((file.to_owned(), block.to_owned()));
+            }
+        }
+    }
+    shown
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_documents_show_is_accepted() {
+    let (plane, _, namespace) = cluster("documents").await;
+    let shown = shown_in_documents();
+    assert!(!shown.is_empty());
+    for (file, yaml) in shown {
+        let applied = plane.kubectl(plane.management(), &["apply", "-n", &namespace, "-f", "-"], &yaml);
+        assert!(applied.is_ok(), "{file}: {applied:?}");
+    }
 }

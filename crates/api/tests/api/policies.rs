@@ -1,13 +1,11 @@
 //! The admission policies, shipped and sample, judged on who asks and on what changes.
 
-use crate::setup::{cluster, create, eventually, from_root, kubectl, machine, machines, message};
-use fivespot_testenv::{ControlPlane, Identity};
+use crate::setup::{apply, cluster, create, from_root, kubectl, machine, machines, message};
+use fivespot_testenv::{ControlPlane, Identity, eventually};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
-use std::process::Stdio;
 
 /// Lets a user create, read and patch a resource, written `resource.group`, in a namespace. The API server need
 /// not know a resource for RBAC to speak of it.
@@ -30,14 +28,6 @@ fn grant(plane: &ControlPlane, namespace: &str, user: &str, resource: &str) {
             "subjects": [{"apiGroup": api_group, "kind": "User", "name": user}],
         }),
     );
-}
-
-fn apply(plane: &ControlPlane, object: &Value) {
-    let mut command = plane.kubectl(plane.management());
-    command.args(["apply", "-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(object.to_string().as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success(), "kubectl apply refused {object}");
 }
 
 async fn as_user(plane: &ControlPlane, user: &str, namespace: &str) -> Api<DynamicObject> {
@@ -106,7 +96,7 @@ async fn a_kind_that_is_not_known_any_more_is_refused_but_what_runs_can_be_given
     };
     let annotate = |line: &str| {
         let key = format!("embedded.5spot.finos.org/OddConfig.bootstrap.cluster.x-k8s.io{line}");
-        kubectl(plane, &["annotate", "crd", "scheduledmachines.5spot.finos.org", &key]).unwrap();
+        kubectl(plane, &["annotate", "crd", "scheduledmachines.5spot.finos.org", &key]);
     };
     annotate("=oddconfigs");
     eventually("the kind is known", async || create(&api, &of_kind("before")).await.is_ok()).await;
@@ -151,7 +141,7 @@ async fn the_sample_policy_for_tenants_refuses_commands_and_foreign_addresses() 
     })
     .await;
     let networks = "example.com/machine-networks=192.168.10.0/24, 10.20.0.0/16";
-    kubectl(plane, &["annotate", "namespace", &namespace, networks]).unwrap();
+    kubectl(plane, &["annotate", "namespace", &namespace, networks]);
     eventually("its own addresses are accepted", async || {
         create(&api, &address("mine", "10.20.3.4")).await.is_ok()
     })

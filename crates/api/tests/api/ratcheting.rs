@@ -4,9 +4,10 @@
 //! malformed is stored; then the rules come back. Each of these objects must still take everything that
 //! giving a machine back needs.
 
-use crate::setup::{cluster, create, eventually, message};
+use crate::setup::{cluster, create, message};
 use crate::table::Table;
 use fivespot_api::scheduled_machine_crd;
+use fivespot_testenv::eventually;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::{Api, Client};

@@ -1,38 +1,37 @@
 //! A cluster with 5-Spot's API and policies on it.
 
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{ControlPlane, shared};
+use fivespot_testenv::{ControlPlane, eventually, shared};
 use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::Request;
 use kube::{Api, Client, CustomResourceExt};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
-use std::time::{Duration, Instant};
-
-/// How long admission policies may take to take effect: the API server reads them through a watch.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A path from the root of the checkout.
 pub(crate) fn from_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
 }
 
-/// Runs kubectl against the management cluster and returns what it printed, on success and on failure.
-pub(crate) fn kubectl(plane: &ControlPlane, args: &[&str]) -> Result<String, String> {
-    let output = plane.kubectl(plane.management()).args(args).output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+/// Runs kubectl on the management cluster and returns what it printed.
+pub(crate) fn kubectl(plane: &ControlPlane, args: &[&str]) -> String {
+    plane.kubectl(plane.management(), args, "").unwrap()
+}
+
+/// Applies an object with kubectl.
+pub(crate) fn apply(plane: &ControlPlane, object: &Value) {
+    plane.kubectl(plane.management(), &["apply", "-f", "-"], &object.to_string()).unwrap();
 }
 
 /// The shared control plane with `deploy/` installed and its policies in force, and a namespace of one's own.
 pub(crate) async fn cluster(stem: &str) -> (&'static ControlPlane, Client, String) {
-    let plane = shared();
     static INSTALLED: Once = Once::new();
+    let plane = shared();
     INSTALLED.call_once(|| {
         let deploy = from_root("deploy");
-        kubectl(plane, &["apply", "--server-side", "-k", deploy.to_str().unwrap()]).unwrap();
-        kubectl(plane, &["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).unwrap();
+        kubectl(plane, &["apply", "--server-side", "-k", deploy.to_str().unwrap()]);
+        kubectl(plane, &["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
     });
     let client = plane.management().client().await.unwrap();
     let namespace = plane.management().fresh_namespace(&client, stem).await.unwrap();
@@ -66,6 +65,7 @@ pub(crate) fn machine(name: &str) -> Value {
 }
 
 /// The server's message, whole, on refusal.
+#[expect(clippy::panic, reason = "a broken connection is no verdict")]
 pub(crate) fn message<T>(result: Result<T, kube::Error>) -> Result<T, String> {
     result.map_err(|error| match error {
         kube::Error::Api(status) => status.message,
@@ -89,13 +89,4 @@ async fn post(api: &Api<DynamicObject>, object: &Value, params: PostParams) -> R
     let strict = format!("{}&fieldValidation=Strict", request.uri());
     *request.uri_mut() = strict.parse().unwrap();
     message(api.clone().into_client().request(request).await)
-}
-
-/// Waits for something that comes true a moment later.
-pub(crate) async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < PATIENCE, "still not true: {what}");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
 }

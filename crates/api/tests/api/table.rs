@@ -1,9 +1,9 @@
 //! One table of cases, two judges: `fivespot_core::intent` and the API server.
 
-use crate::setup::{cluster, create, eventually, kubectl, machine, machines, message};
+use crate::setup::{cluster, create, kubectl, machine, machines, message};
 use fivespot_api::{ScheduledMachine, scheduled_machine_crd};
 use fivespot_core::intent::Intent;
-use fivespot_testenv::ControlPlane;
+use fivespot_testenv::{ControlPlane, eventually};
 use kube::Api;
 use kube::api::{DynamicObject, Patch, PatchParams};
 use serde::Deserialize;
@@ -230,7 +230,7 @@ async fn make_k0smotron_kinds_known(plane: &ControlPlane, api: &Api<DynamicObjec
     let annotate = ["annotate", "crd", "scheduledmachines.5spot.finos.org"];
     for kind in ["K0sWorkerConfig.k0smotron.io=k0sworkerconfigs", "RemoteMachine.k0smotron.io=remotemachines"]
     {
-        kubectl(plane, &[&annotate[..], &[&format!("embedded.5spot.finos.org/{kind}")]].concat()).unwrap();
+        kubectl(plane, &[&annotate[..], &[&format!("embedded.5spot.finos.org/{kind}")]].concat());
     }
     eventually("the new kinds are known", async || {
         let mut object = machine("kinds");

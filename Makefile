@@ -1,0 +1,50 @@
+# `make help` lists the targets. The work itself is done by cargo and by xtask/.
+
+CARGO ?= cargo
+XTASK := $(CARGO) xtask
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: control-plane ## Everything that must hold: format, lints, generated files, all tests on a real API server
+	@echo '== format'
+	$(CARGO) fmt --all --check
+	@echo '== lints'
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
+	@echo '== generated files'
+	$(XTASK) codegen --check
+	@echo '== tests'
+	$(CARGO) test --locked --workspace
+
+.PHONY: proof
+proof: export FIVESPOT_PROOF := 1
+proof: export PROPTEST_CASES := 100000
+proof: test ## The same with the long forms at full length
+
+.PHONY: lint
+lint: ## Checks with tools that are not on every machine: licences, sources and bans of dependencies
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny --offline check bans licenses sources
+
+.PHONY: build
+build: ## Build the release binaries into target/release
+	$(CARGO) build --locked --release --workspace --exclude xtask --exclude fivespot-testenv
+
+.PHONY: control-plane
+control-plane: ## Build etcd and the Kubernetes servers from source, once for this machine
+	@echo '== control plane'
+	$(XTASK) control-plane
+
+.PHONY: cluster
+cluster: ## Run a real control plane until Ctrl-C; TWO=1 for a workload cluster beside it, PORT=n for a fixed port
+	@$(XTASK) cluster $(if $(TWO),--two) $(if $(PORT),--port $(PORT))
+
+.PHONY: demo
+demo: ## The same with 5-Spot, Cluster API and the examples on it
+	@$(XTASK) demo $(if $(TWO),--two) $(if $(PORT),--port $(PORT))
+
+.PHONY: codegen
+codegen: ## Write the files that are generated from code
+	$(XTASK) codegen

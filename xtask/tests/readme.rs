@@ -1,0 +1,117 @@
+//! What the README shows is what happens: the demo is run, and its commands are run in it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The demo in a folder of its own.
+struct Demo {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    folder: PathBuf,
+}
+
+impl Demo {
+    fn start(folder: PathBuf) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_xtask"))
+            .args(["demo", "--folder", folder.to_str().unwrap()])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.by_ref().any(|line| line.unwrap() == "ready"), "the demo ended before it was ready");
+        Self { child, lines, folder }
+    }
+
+    /// What a shell prints, with the environment that the demo tells the user to export.
+    fn shell(&self, command: &str) -> String {
+        let path = format!("{}:{}", self.folder.join("bin").display(), std::env::var("PATH").unwrap());
+        let output = Command::new("sh")
+            .args(["-c", &format!("{command} 2>&1")])
+            .current_dir(root())
+            .env("KUBECONFIG", self.folder.join("kubeconfig"))
+            .env("PATH", path)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn stop(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(self.lines.any(|line| line.unwrap() == "stopped; nothing is left behind"));
+        assert!(self.child.wait().unwrap().success());
+        assert!(!self.folder.exists(), "the folder is left behind");
+    }
+}
+
+/// The commands of every `console` block, each with the output that is shown below it.
+fn sessions(text: &str) -> Vec<(String, Vec<String>)> {
+    let mut commands: Vec<(String, Vec<String>)> = Vec::new();
+    for block in text.split("```console\n").skip(1) {
+        let block = block.split("```").next().unwrap();
+        for line in block.lines().filter(|line| !line.trim().is_empty()) {
+            match line.strip_prefix("$ ") {
+                Some(command) => commands.push((command.to_owned(), Vec::new())),
+                None => commands.last_mut().unwrap().1.push(line.to_owned()),
+            }
+        }
+    }
+    commands
+}
+
+/// Runs of blanks count as one: columns are as wide as their content.
+fn squeezed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_readme_is_true() {
+    let parent = tempfile::tempdir().unwrap();
+    let demo = Demo::start(parent.path().join("demo"));
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let commands = sessions(&readme);
+    assert!(commands.len() >= 4, "{} commands", commands.len());
+    for (command, shown) in commands {
+        let printed = demo.shell(&command);
+        for line in shown.iter().filter(|line| line.trim() != "...") {
+            let found = squeezed(&printed).contains(&squeezed(line));
+            assert!(found, "`{command}` does not print:\n{line}\nbut:\n{printed}");
+        }
+    }
+    demo.stop();
+}
+
+#[test]
+fn every_make_target_that_is_named_exists() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    for file in ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md"] {
+        let text = fs::read_to_string(root().join(file)).unwrap();
+        for target in text.split("`make ").skip(1) {
+            let target: String = target.chars().take_while(|c| c.is_ascii_lowercase() || *c == '-').collect();
+            assert!(makefile.contains(&format!("\n{target}: ")), "{file}: `make {target}` does not exist");
+        }
+    }
+}
+
+#[test]
+fn every_link_between_documents_leads_somewhere() {
+    let mut documents =
+        vec![root().join("README.md"), root().join("CONTRIBUTING.md"), root().join("ARCHITECTURE.md")];
+    documents.extend(fs::read_dir(root().join("docs/adr")).unwrap().map(|entry| entry.unwrap().path()));
+    for document in documents {
+        let text = fs::read_to_string(&document).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let is_local = !target.contains("://") && !target.starts_with('#');
+            let path = document.parent().unwrap().join(target.split('#').next().unwrap());
+            assert!(!is_local || path.exists(), "{}: {target} does not exist", document.display());
+        }
+    }
+}
