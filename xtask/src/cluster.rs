@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use fivespot_testenv::{ControlPlane, Options, Servers, Topology};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, fs};
 use tokio::signal::unix::{SignalKind, signal};
@@ -26,10 +27,10 @@ pub(crate) struct Args {
 }
 
 /// Starts the control plane, lets `prepare` work on it, and stays until a signal or the end of a server.
-pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane) -> Result<()>) -> Result<()> {
+pub(crate) fn run(args: &Args, prepare: fn(&ControlPlane) -> Result<()>) -> Result<()> {
     let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut hangup = signal(SignalKind::hangup())?;
         let stopped = async {
@@ -46,22 +47,22 @@ pub(crate) fn run(args: &Args, prepare: impl FnOnce(&ControlPlane) -> Result<()>
             }
             outcome = serve(args, &servers, prepare) => outcome,
         }
-    })
+    });
+    // A kubectl under way is not waited for; the supervisor ends the servers when this process is gone.
+    runtime.shutdown_background();
+    outcome
 }
 
-async fn serve(
-    args: &Args,
-    servers: &Servers,
-    prepare: impl FnOnce(&ControlPlane) -> Result<()>,
-) -> Result<()> {
+async fn serve(args: &Args, servers: &Servers, prepare: fn(&ControlPlane) -> Result<()>) -> Result<()> {
     let folder = args.folder.clone().unwrap_or_else(|| root().join(".cluster"));
     let began = Instant::now();
     let topology = if args.two { Topology::Two } else { Topology::One };
     let options = Options { topology, folder: Some(folder.clone()), port: args.port };
-    let plane = ControlPlane::start(options).await?;
+    let plane = Arc::new(ControlPlane::start(options).await?);
     link_binaries(servers, &folder.join("bin"))?;
-    // Applying manifests blocks; the signals above must still be heard.
-    tokio::task::block_in_place(|| prepare(&plane))?;
+    // Applying manifests blocks; on a thread of its own it leaves this one to hear the signals.
+    let prepared = Arc::clone(&plane);
+    tokio::task::spawn_blocking(move || prepare(&prepared)).await??;
     println!(
         "started in {:.1} s; Ctrl-C ends it and removes {}",
         began.elapsed().as_secs_f32(),

@@ -46,9 +46,17 @@ impl Demo {
 
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
-        assert!(self.lines.any(|line| line.unwrap() == "stopped; nothing is left behind"));
+        assert!(self.lines.by_ref().any(|line| line.unwrap() == "stopped; nothing is left behind"));
         assert!(self.child.wait().unwrap().success());
         assert!(!self.folder.exists(), "the folder is left behind");
+    }
+}
+
+impl Drop for Demo {
+    /// Also when an assertion failed: the demo must not outlive its test.
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+        let _ = self.child.wait();
     }
 }
 

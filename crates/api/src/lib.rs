@@ -7,7 +7,7 @@
 //! - [`scheduled_machine_crd`]: the definition with every bound and CEL rule, so that the API server alone
 //!   refuses what is malformed.
 //!
-//! Rules and their bounds come from [`fivespot_core::limits`]; `tests/table` proves that server and code
+//! Rules and their bounds come from [`fivespot_core::limits`]; `tests/api/table` proves that server and code
 //! give the same verdict.
 
 mod read;
@@ -17,6 +17,3 @@ mod schema;
 
 pub use rules::scheduled_machine_crd;
 pub use scheduled_machine::*;
-
-/// API group of 5-Spot.
-pub const GROUP: &str = "5spot.finos.org";

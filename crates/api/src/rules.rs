@@ -12,8 +12,9 @@ use crate::schema::{Field, field, must, overlay};
 use crate::{DEFAULT_KUBECONFIG_KEY, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, DEFAULT_TIMEZONE, ScheduledMachine};
 use fivespot_core::limits::{
     API_VERSION_CHARS, BOOTSTRAP_GROUPS, COMMAND_CHARS, COMMANDS, CRON_CHARS, DAYS_CHARS, DAYS_ITEMS,
-    DURATION_CHARS, HOURS_CHARS, HOURS_ITEMS, INFRASTRUCTURE_GROUPS, LABEL_VALUE_CHARS, OBJECT_NAME_CHARS,
-    PRIORITY, RESERVED_DOMAINS, TAINT_EFFECTS, TAINT_KEY_CHARS, TAINTS, TEMPLATE_ENTRIES, TIMEZONE_CHARS,
+    DURATION_CHARS, DURATION_MAX_HOURS, HOURS_CHARS, HOURS_ITEMS, INFRASTRUCTURE_GROUPS, LABEL_VALUE_CHARS,
+    OBJECT_NAME_CHARS, PRIORITY, RESERVED_DOMAINS, TAINT_EFFECTS, TAINT_KEY_CHARS, TAINTS, TEMPLATE_ENTRIES,
+    TIMEZONE_CHARS,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -157,9 +158,14 @@ fn list_of(element: &str) -> String {
     format!("{range}(,{range})*")
 }
 
+/// Upper and lower case are the same, among ASCII letters: RE2 would also take the long s for an s.
+fn matches_any_case(regex: &str) -> String {
+    format!("{} && {}", matches(r"[\t -~]*"), matches(&format!("(?i:{regex})")))
+}
+
 fn days() -> Rule {
     must(
-        matches(&format!("(?i:{})", list_of("mon|tue|wed|thu|fri|sat|sun"))),
+        matches_any_case(&list_of("mon|tue|wed|thu|fri|sat|sun")),
         "not a day: write mon, tue, wed, thu, fri, sat or sun, a range such as mon-fri, or a comma list of these, \
          without spaces",
     )
@@ -200,7 +206,7 @@ fn cron_fields() -> Rule {
         field(&["0?[0-7]", &WEEKDAYS.join("|")], "0?[1-7]"),
     ];
     must(
-        matches(&format!("(?i:{})", fields.join(r"[ \t]+"))),
+        matches_any_case(&fields.join(r"[ \t]+")),
         "not a cron expression: write five fields, minute (0-59) hour (0-23) day-of-month (1-31) month (1-12 or \
          jan-dec) day-of-week (0-7 or sun-sat), each *, a value, a range or a comma list, * and ranges with an \
          optional /step, such as \"* 9-16 * * mon-fri\"",
@@ -266,8 +272,11 @@ fn label_value() -> Rule {
     )
 }
 
-fn qualified_regex() -> String {
-    quote(&format!("^({SUBDOMAIN}/)?{LABEL}$"))
+/// CEL that holds if `text` is a qualified name. The regular expression of a subdomain cannot bound its length.
+fn is_qualified(text: &str) -> String {
+    let shape = quote(&format!("^({SUBDOMAIN}/)?{LABEL}$"));
+    let length = quote(&format!("^([^/]{{1,{OBJECT_NAME_CHARS}}}/)?[^/]+$"));
+    format!("({text}.matches({shape}) && {text}.matches({length}))")
 }
 
 fn reserved_regex() -> String {
@@ -282,7 +291,7 @@ fn reserved_help() -> String {
 }
 
 fn qualified_key() -> Rule {
-    must(format!("self.matches({})", qualified_regex()), format!("not a qualified name: {QUALIFIED_HELP}"))
+    must(is_qualified("self"), format!("not a qualified name: {QUALIFIED_HELP}"))
 }
 
 fn free_key() -> Rule {
@@ -296,10 +305,7 @@ fn bad_keys(bad: &str, what: &str) -> Rule {
 }
 
 fn keys_are_qualified() -> Rule {
-    bad_keys(
-        &format!("!k.matches({})", qualified_regex()),
-        &format!("is not a qualified name: {QUALIFIED_HELP}"),
-    )
+    bad_keys(&format!("!{}", is_qualified("k")), &format!("is not a qualified name: {QUALIFIED_HELP}"))
 }
 
 fn keys_are_free() -> Rule {
@@ -319,8 +325,8 @@ fn duration_field(path: &'static str) -> Field {
              1h30m",
         ))
         .rule(must(
-            format!("!{} || self == '' || ({} && duration(self) <= duration('24h'))", matches(notation), matches(sane)),
-            "too long: at most 24h are allowed",
+            format!("!{} || self == '' || ({} && duration(self) <= duration('{DURATION_MAX_HOURS}h'))", matches(notation), matches(sane)),
+            format!("too long: at most {DURATION_MAX_HOURS}h are allowed"),
         ))
 }
 

@@ -321,9 +321,10 @@ pub struct ReclaimStatus {
     /// Unique identity of that Node.
     #[serde(rename = "nodeUID", skip_serializing_if = "Option::is_none")]
     pub node_uid: Option<String>,
-    /// When the owner asked.
+    /// When the owner asked, letter for letter as the request has it: together with nodeUID it is the identity
+    /// of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub requested_at: Option<Time>,
+    pub requested_at: Option<String>,
     /// Why, such as `process-match: java`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,

@@ -13,7 +13,7 @@ pub enum DurationError {
     )]
     Notation(String),
     /// Longer than a day.
-    #[error("\"{0}\" is too long: at most 24h are allowed")]
+    #[error("\"{0}\" is too long: at most {DURATION_MAX_HOURS}h are allowed")]
     TooLong(String),
 }
 

@@ -57,8 +57,7 @@ impl Problems {
         result.map_err(|error| self.note(path, error)).ok()
     }
 
-    /// Ends the collection. `build` is called only if nothing was noted, and gives `None` only if something
-    /// was: every value that is missing has left its error behind.
+    /// Ends the collection: the value, if nothing was noted. A value that is missing has left its error behind.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Invalid> {
         match value {
             Some(value) if self.errors.is_empty() => Ok(value),

@@ -9,8 +9,8 @@ use crate::duration;
 use crate::field::{Invalid, Problems};
 use crate::limits::{
     API_VERSION_CHARS, BOOTSTRAP_GROUPS, COMMAND_CHARS, COMMANDS, CRON_CHARS, DAYS_CHARS, DAYS_ITEMS,
-    HOURS_CHARS, HOURS_ITEMS, INFRASTRUCTURE_GROUPS, KEY_CHARS, LABEL_VALUE_CHARS, OBJECT_NAME_CHARS,
-    PRIORITY, TAINT_EFFECTS, TAINT_KEY_CHARS, TAINTS, TEMPLATE_ENTRIES, TIMEZONE_CHARS,
+    HOURS_CHARS, HOURS_ITEMS, INFRASTRUCTURE_GROUPS, LABEL_VALUE_CHARS, OBJECT_NAME_CHARS, PRIORITY,
+    TAINT_EFFECTS, TAINT_KEY_CHARS, TAINTS, TEMPLATE_ENTRIES, TIMEZONE_CHARS,
 };
 use crate::name;
 use crate::schedule::{Cron, Days, Hours, Rule};
@@ -191,6 +191,8 @@ impl Intent {
 
 fn read_rule(p: &mut Problems, draft: &DraftSchedule<'_>) -> Option<Rule> {
     let lists = !draft.days_of_week.is_empty() || !draft.hours_of_day.is_empty();
+    let days = read_days(p, draft.days_of_week);
+    let hours = read_hours(p, draft.hours_of_day);
     match draft.cron {
         Some(cron) => {
             if lists {
@@ -202,11 +204,7 @@ fn read_rule(p: &mut Problems, draft: &DraftSchedule<'_>) -> Option<Rule> {
             p.keep("spec.schedule.cron", name::at_most(cron, CRON_CHARS))?;
             p.keep("spec.schedule.cron", Cron::parse(cron)).map(Rule::Cron)
         }
-        None if lists => {
-            let days = read_days(p, draft.days_of_week);
-            let hours = read_hours(p, draft.hours_of_day);
-            Some(Rule::Calendar { days: days?, hours: hours? })
-        }
+        None if lists => Some(Rule::Calendar { days: days?, hours: hours? }),
         None => {
             p.note("spec.schedule", "never says when: give daysOfWeek, hoursOfDay or cron");
             None
@@ -340,14 +338,15 @@ fn check_labels(p: &mut Problems, labels: &BTreeMap<String, String>) {
 fn check_keys(p: &mut Problems, path: &str, map: &BTreeMap<String, String>) {
     check_count(p, path, map.len(), TEMPLATE_ENTRIES);
     for key in map.keys() {
-        p.keep(path, name::at_most(key, KEY_CHARS).and_then(|()| name::free_key(key)));
+        p.keep(path, name::free_key(key));
     }
 }
 
 fn read_priority(p: &mut Problems, priority: i64) -> Option<u8> {
+    let fits = u8::try_from(priority).ok().filter(|_| PRIORITY.contains(&priority));
     let (least, most) = PRIORITY.into_inner();
     let problem = || format!("{priority} is out of range: write a number from {least} to {most}");
-    p.keep("spec.priority", u8::try_from(priority).map_err(|_| problem()))
+    p.keep("spec.priority", fits.ok_or_else(problem))
 }
 
 fn check_commands(p: &mut Problems, commands: &[String]) {

@@ -27,8 +27,6 @@ pub const API_VERSION_CHARS: usize = 128;
 
 /// Entries of `machineTemplate.labels` and of `machineTemplate.annotations`.
 pub const TEMPLATE_ENTRIES: usize = 64;
-/// Characters of a label or annotation key: prefix of 253, slash, name of 63.
-pub const KEY_CHARS: usize = 317;
 
 /// `priority`.
 pub const PRIORITY: RangeInclusive<i64> = 0..=255;
@@ -48,7 +46,7 @@ pub const TAINTS: usize = 64;
 /// Characters of a whole taint key.
 pub const TAINT_KEY_CHARS: usize = 253;
 
-/// Characters of an object name (RFC 1123 subdomain) and of a key inside a Secret.
+/// Characters of an object name (RFC 1123 subdomain), of the prefix of a key and of a key inside a Secret.
 pub const OBJECT_NAME_CHARS: usize = 253;
 
 /// API groups an embedded bootstrap object may have, compared whole.

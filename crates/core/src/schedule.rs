@@ -46,16 +46,24 @@ impl Rule {
 }
 
 const DAY: Domain = Domain {
-    what: "day",
+    what: "a day",
     expected: "mon, tue, wed, thu, fri, sat or sun",
     names: &["mon", "tue", "wed", "thu", "fri", "sat", "sun"],
     first: 0,
     last: 6,
     numbers: false,
+    empty_is_all: true,
 };
 
-const HOUR: Domain =
-    Domain { what: "hour", expected: "0 to 23", names: &[], first: 0, last: 23, numbers: true };
+const HOUR: Domain = Domain {
+    what: "an hour",
+    expected: "0 to 23",
+    names: &[],
+    first: 0,
+    last: 23,
+    numbers: true,
+    empty_is_all: true,
+};
 
 impl Days {
     /// Every day.
@@ -191,28 +199,28 @@ mod tests {
             Days::parse("mon,,fri"),
             &expect!["a day is missing at character 5: expected mon, tue, wed, thu, fri, sat or sun"],
         );
-        check_error(Hours::parse("9-"), &expect!["a hour is missing at character 3: expected 0 to 23"]);
+        check_error(Hours::parse("9-"), &expect!["an hour is missing at character 3: expected 0 to 23"]);
         check_error(
             Hours::parse("24"),
-            &expect![[r#""24" at character 1 is not a hour: expected 0 to 23; midnight is 0"#]],
+            &expect![[r#""24" at character 1 is not an hour: expected 0 to 23; midnight is 0"#]],
         );
         check_error(
             Hours::parse("9am"),
-            &expect![[r#""9am" at character 1 is not a hour: expected 0 to 23; did you mean 9?"#]],
+            &expect![[r#""9am" at character 1 is not an hour: expected 0 to 23; did you mean 9?"#]],
         );
         check_error(
             Hours::parse("9-5pm"),
-            &expect![[r#""5pm" at character 3 is not a hour: expected 0 to 23; did you mean 17?"#]],
+            &expect![[r#""5pm" at character 3 is not an hour: expected 0 to 23; did you mean 17?"#]],
         );
         check_error(
             Hours::parse("09:30"),
             &expect![[
-                r#""09:30" at character 1 is not a hour: expected 0 to 23; a window begins on the hour: did you mean 9?"#
+                r#""09:30" at character 1 is not an hour: expected 0 to 23; a window begins on the hour: did you mean 9?"#
             ]],
         );
         check_error(
             Hours::parse("009"),
-            &expect![[r#""009" at character 1 is not a hour: expected 0 to 23; did you mean 9?"#]],
+            &expect![[r#""009" at character 1 is not an hour: expected 0 to 23; did you mean 9?"#]],
         );
         check_error(
             Hours::parse("1-2-3"),
@@ -220,7 +228,9 @@ mod tests {
         );
         check_error(
             Hours::parse("*"),
-            &expect![[r#""*" at character 1 is not a hour: expected 0 to 23; every hour is an empty list"#]],
+            &expect![[
+                r#""*" at character 1 is not an hour: expected 0 to 23; leave the list empty for all"#
+            ]],
         );
     }
 

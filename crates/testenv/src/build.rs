@@ -3,7 +3,7 @@
 use crate::error::{Context, Error};
 use crate::servers::{NAMES, PINS};
 use rustix::fs::{FlockOperation, flock};
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -24,46 +24,62 @@ const SHOWN_LINES: usize = 30;
 /// Builds whatever is missing. Two builds at once wait for each other; a build that was interrupted leaves
 /// nothing that looks finished, since each binary gets its name only when it is whole.
 pub(crate) fn build(cache: &Path, progress: &mut dyn Progress) -> Result<(), Error> {
-    if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
-        return Err(Error::NoGo);
-    }
+    let _lock = prepare(cache)?;
     let bin = cache.join("bin");
     fs::create_dir_all(&bin).context(|| format!("create {}", bin.display()))?;
-    let lock = cache.join("lock");
-    let lock = File::create(&lock).context(|| format!("create {}", lock.display()))?;
-    flock(&lock, FlockOperation::LockExclusive).context(|| "lock the cache".to_owned())?;
+    let mut compiled = HashSet::new();
     for name in NAMES {
         let target = bin.join(name);
         if !target.is_file() {
-            build_one(name, &target, progress)?;
+            build_one(name, &target, &mut compiled, progress)?;
         }
     }
-    copy_cluster_api_crds(cache, progress)
+    Ok(())
 }
 
-fn build_one(name: &str, target: &Path, progress: &mut dyn Progress) -> Result<(), Error> {
+/// Makes sure that there is Go, and that nobody else works on the cache until the lock is dropped.
+fn prepare(cache: &Path) -> Result<File, Error> {
+    if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
+        return Err(Error::NoGo);
+    }
+    fs::create_dir_all(cache).context(|| format!("create {}", cache.display()))?;
+    let lock = cache.join("lock");
+    let lock = File::create(&lock).context(|| format!("create {}", lock.display()))?;
+    flock(&lock, FlockOperation::LockExclusive).context(|| "lock the cache".to_owned())?;
+    Ok(lock)
+}
+
+/// `compiled` are the packages that went into the binaries before: the Go tool compiles them once.
+fn build_one(
+    name: &str,
+    target: &Path,
+    compiled: &mut HashSet<String>,
+    progress: &mut dyn Progress,
+) -> Result<(), Error> {
     let package = package(name);
     let folder = sources();
     let mut list = go(&folder, &["list", "-mod=readonly", "-deps", &package]);
     let what = format!("{name}: fetching modules");
-    let packages = run(&mut list, |done| progress.step(&what, done, None))?.lines().count();
+    let packages = run(&mut list, |done| progress.step(&what, done, None))?;
+    let new = packages.lines().filter(|package| compiled.insert((*package).to_owned())).count();
 
     let partial = target.with_extension("partial");
     let mut build = go(&folder, &["build", "-v", "-mod=readonly", "-trimpath", "-ldflags", &ldflags(), "-o"]);
     build.arg(&partial).arg(&package).env("CGO_ENABLED", "0");
     let what = format!("{name}: compiling packages");
-    run(&mut build, |done| progress.step(&what, done, Some(packages)))?;
+    run(&mut build, |done| progress.step(&what, done, Some(new)))?;
     fs::rename(&partial, target).context(|| format!("put {} in its place", target.display()))?;
     progress.done(name);
     Ok(())
 }
 
 /// Cluster API ships its CRDs in the module, beside the code: taken from there, they always fit the pin.
-fn copy_cluster_api_crds(cache: &Path, progress: &mut dyn Progress) -> Result<(), Error> {
+pub(crate) fn copy_cluster_api_crds(cache: &Path, progress: &mut dyn Progress) -> Result<(), Error> {
     let target = cluster_api_crd_folder(cache);
     if target.is_dir() {
         return Ok(());
     }
+    let _lock = prepare(cache)?;
     let module = "sigs.k8s.io/cluster-api";
     let folder = sources().join("cluster-api");
     let what = format!("{module}: fetching");

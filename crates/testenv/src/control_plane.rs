@@ -1,18 +1,16 @@
 //! One control plane: its servers, its clusters, its start and its end.
 
 use crate::error::{Context, Error};
-use crate::kubeconfig::{Endpoint, Identity, config, kubeconfig};
-use crate::pki::{Authority, token_keys};
+use crate::kubeconfig::{Identity, config};
+use crate::plan::{Plan, Ports, etcd_args, server_name};
 use crate::servers::Servers;
 use crate::supervisor::Supervisor;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -24,20 +22,15 @@ use std::{env, fs};
 /// same time has been seen to take twenty.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// How long one answer may take: a server that accepts a connection may still never answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
 /// How often a server that is not ready is asked again.
 const POLL: Duration = Duration::from_millis(50);
 
 /// How often a start is tried when another process takes a port between the moment it is found free and the
 /// moment a server listens on it.
 const PORT_RACES: usize = 3;
-
-/// Everything is recorded, without bodies: who did what to which object, and with which answer.
-const AUDIT_POLICY: &str = "\
-apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived]
-rules: [{level: Metadata}]
-";
 
 /// How many clusters there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -96,31 +89,26 @@ impl ControlPlane {
     async fn try_start(servers: &Servers, options: &Options) -> Result<Self, Error> {
         let folder = choose_folder(options.folder.as_deref())?;
         let mut supervisor = Supervisor::start(&folder)?;
-        let ports = Ports::pick(options)?;
-        let names: &[&'static str] = match options.topology {
-            Topology::One => &["management"],
-            Topology::Two => &["management", "workload"],
-        };
+        let ports = Ports::pick(options.port)?;
         let etcd = format!("http://127.0.0.1:{}", ports.etcd_client);
         supervisor.spawn("etcd", &servers.path("etcd"), &etcd_args(&folder, &ports))?;
-        let mut plans = Vec::new();
-        for (name, port) in names.iter().copied().zip(ports.api_servers) {
+        // Both API servers start at once; each is then waited for.
+        let mut launch = |name, port| -> Result<Plan, Error> {
             let plan = Plan::draw(&folder, name, port, &etcd)?;
-            supervisor.spawn(
-                &plan.server("kube-apiserver"),
-                &servers.path("kube-apiserver"),
-                &plan.api_server,
-            )?;
-            plans.push(plan);
-        }
-        let mut plans = plans.into_iter();
-        let (Some(management), workload) = (plans.next(), plans.next()) else {
-            return Err(Error::api::<&str>("start")("no cluster was planned"));
+            let program = servers.path("kube-apiserver");
+            supervisor.spawn(&plan.server("kube-apiserver"), &program, &plan.api_server)?;
+            Ok(plan)
         };
-        let management = management.bring_up(servers, &mut supervisor).await?;
+        let [management, workload] = ports.api_servers;
+        let management = launch("management", management)?;
+        let workload = match options.topology {
+            Topology::One => None,
+            Topology::Two => Some(launch("workload", workload)?),
+        };
+        let management = bring_up(management, servers, &mut supervisor).await?;
         let workload = match workload {
-            Some(workload) => Some(workload.bring_up(servers, &mut supervisor).await?),
             None => None,
+            Some(plan) => Some(bring_up(plan, servers, &mut supervisor).await?),
         };
         Ok(Self { servers: servers.clone(), management, workload, supervisor })
     }
@@ -154,6 +142,9 @@ impl ControlPlane {
         let what = || format!("run kubectl {}", args.join(" "));
         let mut child = Command::new(self.servers.path("kubectl"))
             .env("KUBECONFIG", cluster.kubeconfig_path())
+            // Neither the user's habits nor his cache: nothing is left in his home.
+            .env("KUBERC", "off")
+            .env("KUBECACHEDIR", cluster.kubeconfig_path().with_file_name("kubectl-cache"))
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -174,11 +165,6 @@ impl ControlPlane {
 }
 
 impl Cluster {
-    /// `management` or `workload`.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
     /// Kubeconfig of the cluster's administrator.
     pub fn kubeconfig_path(&self) -> &Path {
         &self.kubeconfig_path
@@ -261,151 +247,34 @@ pub fn is_proof() -> bool {
     env::var_os("FIVESPOT_PROOF").is_some()
 }
 
-/// Everything about one cluster before it runs.
-struct Plan {
-    name: &'static str,
-    admin: Value,
-    admin_path: PathBuf,
-    audit_log: PathBuf,
-    api_server: Vec<String>,
-    controller_manager: Vec<String>,
-    scheduler: Vec<String>,
-}
-
-impl Plan {
-    fn draw(folder: &Path, name: &'static str, port: u16, etcd: &str) -> Result<Self, Error> {
-        // The management cluster's files stand at the top, where a person looks for them.
-        let prefix = if name == "management" { String::new() } else { format!("{name}.") };
-        let place = |file: &str| folder.join(format!("{prefix}{file}"));
-        let secret = folder.join("pki").join(name);
-        fs::create_dir_all(&secret).context(|| format!("create {}", secret.display()))?;
-        let write = |path: PathBuf, text: &str| -> Result<String, Error> {
-            fs::write(&path, text).context(|| format!("write {}", path.display()))?;
-            Ok(path.to_string_lossy().into_owned())
-        };
-
-        let authority = Authority::new()?;
-        let url = format!("https://127.0.0.1:{port}");
-        let endpoint = Endpoint { name: name.to_owned(), url, authority: authority.certificate().to_owned() };
-        let server = authority.server()?;
-        let server_certificate = write(secret.join("server.crt"), &server.certificate)?;
-        let server_key = write(secret.join("server.key"), &server.key)?;
-        let ca = write(secret.join("ca.crt"), authority.certificate())?;
-        let (token_key, token_public) = token_keys()?;
-        let token_key = write(secret.join("tokens.key"), &token_key)?;
-        let token_public = write(secret.join("tokens.pub"), &token_public)?;
-        let audit_policy = write(secret.join("audit-policy.yaml"), AUDIT_POLICY)?;
-        let user = |user: &str, group: Option<&str>, path: PathBuf| -> Result<(Value, String), Error> {
-            let config = kubeconfig(&endpoint, &authority.client(user, group)?);
-            let text = serde_saphyr::to_string(&config).map_err(Error::api("write a kubeconfig"))?;
-            let path = write(path, &text)?;
-            Ok((config, path))
-        };
-        let (admin, _) = user("5spot-admin", Some("system:masters"), place("kubeconfig"))?;
-        let (_, manager) =
-            user("system:kube-controller-manager", None, secret.join("controller-manager.kubeconfig"))?;
-        let (_, scheduler) = user("system:kube-scheduler", None, secret.join("scheduler.kubeconfig"))?;
-        let audit_log = place("audit.log");
-
-        let api_server = args(&[
-            ("etcd-servers", etcd),
-            ("etcd-prefix", &format!("/{name}")),
-            ("bind-address", "127.0.0.1"),
-            // A loopback address is refused as an endpoint of the service "kubernetes": write none.
-            ("advertise-address", "127.0.0.1"),
-            ("endpoint-reconciler-type", "none"),
-            ("secure-port", &port.to_string()),
-            ("tls-cert-file", &server_certificate),
-            ("tls-private-key-file", &server_key),
-            ("client-ca-file", &ca),
-            ("service-account-issuer", "https://kubernetes.default.svc"),
-            ("service-account-key-file", &token_public),
-            ("service-account-signing-key-file", &token_key),
-            ("service-cluster-ip-range", "10.0.0.0/24"),
-            ("authorization-mode", "Node,RBAC"),
-            ("enable-admission-plugins", "NodeRestriction"),
-            ("allow-privileged", "true"),
-            ("profiling", "false"),
-            ("audit-policy-file", &audit_policy),
-            ("audit-log-path", &audit_log.to_string_lossy()),
-        ]);
-        let controller_manager = args(&[
-            ("kubeconfig", &manager),
-            ("leader-elect", "false"),
-            ("secure-port", "0"),
-            ("use-service-account-credentials", "true"),
-            ("service-account-private-key-file", &token_key),
-            ("root-ca-file", &ca),
-            ("profiling", "false"),
-        ]);
-        let scheduler = args(&[
-            ("kubeconfig", &scheduler),
-            ("leader-elect", "false"),
-            ("secure-port", "0"),
-            ("profiling", "false"),
-        ]);
-        let admin_path = place("kubeconfig");
-        Ok(Self { name, admin, admin_path, audit_log, api_server, controller_manager, scheduler })
+/// Waits for the API server, starts what needs it, and waits until the cluster is ready for use.
+async fn bring_up(plan: Plan, servers: &Servers, supervisor: &mut Supervisor) -> Result<Cluster, Error> {
+    let cluster = Cluster {
+        name: plan.name,
+        kubeconfig: plan.admin.clone(),
+        kubeconfig_path: plan.admin_path.clone(),
+        audit_log: plan.audit_log.clone(),
+    };
+    let client = cluster.client().await?;
+    let api_server = plan.server("kube-apiserver");
+    wait_until(supervisor, &api_server, || async {
+        let request = http_get("/readyz")?;
+        client.request_text(request).await.map_err(|error| chain(&error))
+    })
+    .await?;
+    for (server, args) in
+        [("kube-controller-manager", &plan.controller_manager), ("kube-scheduler", &plan.scheduler)]
+    {
+        supervisor.spawn(&plan.server(server), &servers.path(server), args)?;
     }
-
-    fn server(&self, server: &str) -> String {
-        server_name(self.name, server)
-    }
-
-    /// Waits for the API server, starts what needs it, and waits until the cluster is ready for use.
-    async fn bring_up(self, servers: &Servers, supervisor: &mut Supervisor) -> Result<Cluster, Error> {
-        let cluster = Cluster {
-            name: self.name,
-            kubeconfig: self.admin.clone(),
-            kubeconfig_path: self.admin_path.clone(),
-            audit_log: self.audit_log.clone(),
-        };
-        let client = cluster.client().await?;
-        let api_server = self.server("kube-apiserver");
-        wait_until(supervisor, &api_server, || async {
-            let request = http_get("/readyz")?;
-            client.request_text(request).await.map_err(|error| chain(&error))
-        })
-        .await?;
-        for (server, args) in
-            [("kube-controller-manager", &self.controller_manager), ("kube-scheduler", &self.scheduler)]
-        {
-            supervisor.spawn(&self.server(server), &servers.path(server), args)?;
-        }
-        // Pods and tokens need the default account, which the controller manager makes when it is at work.
-        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
-        wait_until(supervisor, &self.server("kube-controller-manager"), || async {
-            accounts.get("default").await.map_err(|error| chain(&error))
-        })
-        .await?;
-        supervisor.check(&self.server("kube-scheduler"))?;
-        Ok(cluster)
-    }
-}
-
-fn server_name(cluster: &str, server: &str) -> String {
-    format!("{cluster}-{server}")
-}
-
-fn etcd_args(folder: &Path, ports: &Ports) -> Vec<String> {
-    let client = format!("http://127.0.0.1:{}", ports.etcd_client);
-    let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
-    let mut flags = args(&[
-        ("data-dir", &folder.join("etcd").to_string_lossy()),
-        ("listen-client-urls", &client),
-        ("advertise-client-urls", &client),
-        ("listen-peer-urls", &peer),
-        ("initial-advertise-peer-urls", &peer),
-        ("initial-cluster", &format!("default={peer}")),
-        ("log-level", "warn"),
-    ]);
-    // The data dies with the process: there is nothing to keep safe from a power cut.
-    flags.push("--unsafe-no-fsync".to_owned());
-    flags
-}
-
-fn args(flags: &[(&str, &str)]) -> Vec<String> {
-    flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
+    // Pods and tokens need the default account, which the controller manager makes when it is at work.
+    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
+    wait_until(supervisor, &plan.server("kube-controller-manager"), || async {
+        accounts.get("default").await.map_err(|error| chain(&error))
+    })
+    .await?;
+    supervisor.check(&plan.server("kube-scheduler"))?;
+    Ok(cluster)
 }
 
 /// Asks until the answer is good, the server has ended, or patience has.
@@ -418,9 +287,10 @@ where
         // An API server whose etcd died waits for ever: look at etcd first.
         supervisor.check("etcd")?;
         supervisor.check(server)?;
-        let answer = match ask().await {
-            Ok(answer) => return Ok(answer),
-            Err(answer) => answer,
+        let answer = match tokio::time::timeout(ANSWER, ask()).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(answer)) => answer,
+            Err(_) => format!("none within {ANSWER:?}"),
         };
         let waited = began.elapsed();
         if waited > PATIENCE {
@@ -450,43 +320,20 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn choose_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let Some(folder) = wanted else {
-        let count = STARTED.fetch_add(1, Ordering::Relaxed);
-        return Ok(env::temp_dir().join(format!("5spot-{}-{count}", std::process::id())));
+        let next = || STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = || env::temp_dir().join(format!("5spot-{}-{}", std::process::id(), next()));
+        // Another process of this number may have left a folder when the machine lost power.
+        return Ok(std::iter::repeat_with(name).find(|folder| !folder.exists()).unwrap_or_default());
     };
     if let Some(pid) = Supervisor::running(folder) {
         return Err(Error::AlreadyRunning { folder: folder.to_owned(), pid });
     }
-    if folder.exists() {
+    if Supervisor::was_here(folder) {
         // The remains of a machine that lost power: nothing else ends a supervisor before its work is done.
         fs::remove_dir_all(folder).context(|| format!("remove the remains of {}", folder.display()))?;
     }
-    std::path::absolute(folder).context(|| format!("find {}", folder.display()))
-}
-
-/// Ports nobody listens on.
-struct Ports {
-    etcd_client: u16,
-    etcd_peer: u16,
-    api_servers: [u16; 2],
-}
-
-impl Ports {
-    fn pick(options: &Options) -> Result<Self, Error> {
-        if let Some(port) = options.port {
-            TcpListener::bind(("127.0.0.1", port)).map_err(|_| Error::PortInUse { port })?;
-        }
-        // All are held until the last is found, so that no two are the same.
-        let mut held = Vec::new();
-        let mut next = || -> Result<u16, Error> {
-            let what = || "find a free port on 127.0.0.1".to_owned();
-            let listener = TcpListener::bind("127.0.0.1:0").context(what)?;
-            let port = listener.local_addr().context(what)?.port();
-            held.push(listener);
-            Ok(port)
-        };
-        let (etcd_client, etcd_peer) = (next()?, next()?);
-        let api_servers = [options.port.map_or_else(&mut next, Ok)?, next()?];
-        debug_assert_eq!(BTreeSet::from([etcd_client, etcd_peer, api_servers[0], api_servers[1]]).len(), 4);
-        Ok(Self { etcd_client, etcd_peer, api_servers })
+    if folder.exists() {
+        return Err(Error::FolderExists { folder: folder.to_owned() });
     }
+    std::path::absolute(folder).context(|| format!("find {}", folder.display()))
 }

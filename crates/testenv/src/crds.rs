@@ -35,8 +35,6 @@ pub fn k0smotron_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
     serde_saphyr::from_multiple(K0SMOTRON).map_err(Error::api("read the k0smotron definitions"))
 }
 
-/// Cluster API reads from the labels of a CRD which of its versions speak which contract; a label for a
-/// version that is not served would send it there.
 fn serve_storage_version_only(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
     crd.spec.conversion = None;
     crd.spec.versions.retain(|version| version.storage);

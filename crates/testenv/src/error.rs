@@ -65,8 +65,22 @@ pub enum Error {
         pid: u32,
     },
 
-    /// A server ended while starting.
-    #[error("{server} ended while starting; the end of its log:\n{log}")]
+    /// The folder is somebody's.
+    #[error("{folder} exists and is no control plane's: choose a folder that does not exist", folder = .folder.display())]
+    FolderExists {
+        /// The folder.
+        folder: PathBuf,
+    },
+
+    /// The supervisor does not do what it is asked.
+    #[error("the supervisor did not answer within {waited:?}")]
+    SupervisorSilent {
+        /// How long it was given.
+        waited: Duration,
+    },
+
+    /// A server ended that should run.
+    #[error("{server} ended; the end of its log:\n{log}")]
     ServerEnded {
         /// Which.
         server: String,

@@ -22,14 +22,6 @@ impl Identity {
     pub fn user(name: impl Into<String>) -> Self {
         Self { user: name.into(), groups: Vec::new() }
     }
-
-    /// A service account.
-    pub fn service_account(namespace: &str, name: &str) -> Self {
-        Self {
-            user: format!("system:serviceaccount:{namespace}:{name}"),
-            groups: vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")],
-        }
-    }
 }
 
 /// Where an API server is and who signed its certificate.
@@ -65,6 +57,8 @@ pub(crate) async fn config(kubeconfig: &Value, identity: Option<&Identity>) -> R
     let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig.clone()).map_err(Error::api(what))?;
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(Error::api(what))?;
+    // kube reads the proxy from the environment, and loopback is never behind one.
+    config.proxy_url = None;
     if let Some(Identity { user, groups }) = identity {
         config.auth_info.impersonate = Some(user.clone());
         config.auth_info.impersonate_groups = Some(groups.clone());

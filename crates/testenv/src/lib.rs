@@ -16,6 +16,7 @@ mod crds;
 mod error;
 mod kubeconfig;
 mod pki;
+mod plan;
 mod servers;
 mod supervisor;
 

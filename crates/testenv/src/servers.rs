@@ -51,19 +51,28 @@ impl Servers {
     }
 
     /// Finds the binaries, or builds them into the cache. Takes some eight minutes on two cores, once.
+    /// Wherever the servers come from, the CRDs of Cluster API come from their module.
     pub fn find_or_build(progress: &mut dyn Progress) -> Result<Self, Error> {
-        match Self::find() {
+        let cache = cache_folder();
+        let servers = match Self::find() {
             Err(Error::NotBuilt { .. }) => {
-                build::build(&cache_folder(), progress)?;
-                Self::find()
+                build::build(&cache, progress)?;
+                Self::find()?
             }
-            found => found,
-        }
+            found => found?,
+        };
+        build::copy_cluster_api_crds(&cache, progress)?;
+        Ok(servers)
     }
 
     /// The folder they are in.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Whether they are those that `make control-plane` builds, and so of the pinned versions.
+    pub fn are_built_here(&self) -> bool {
+        self.folder == cache_folder().join("bin")
     }
 
     /// The names of the binaries in [`Servers::folder`].

@@ -55,6 +55,11 @@ impl Supervisor {
         command.contains("5spot-supervisor").then_some(pid)
     }
 
+    /// Whether a folder is one that a supervisor made.
+    pub(crate) fn was_here(folder: &Path) -> bool {
+        folder.join("run/supervisor.pid").is_file()
+    }
+
     /// Starts a server under a name.
     pub(crate) fn spawn(&mut self, name: &str, program: &Path, args: &[String]) -> Result<(), Error> {
         let words = [program.to_string_lossy().into_owned()].into_iter().chain(args.iter().cloned());
@@ -71,13 +76,15 @@ impl Supervisor {
     fn wait_for_pid(&mut self, name: &str) -> Result<(), Error> {
         let asked = Instant::now();
         while self.pid(name).is_none() {
-            let gone = self.child.try_wait().context(|| "look at the supervisor".to_owned())?.is_some();
-            if gone || asked.elapsed() > PATIENCE {
+            if self.child.try_wait().context(|| "look at the supervisor".to_owned())?.is_some() {
                 let mut said = String::new();
-                if let (true, Some(stderr)) = (gone, self.child.stderr.as_mut()) {
+                if let Some(stderr) = self.child.stderr.as_mut() {
                     stderr.read_to_string(&mut said).context(|| "hear the supervisor".to_owned())?;
                 }
                 return Err(ended("the supervisor", &said));
+            }
+            if asked.elapsed() > PATIENCE {
+                return Err(Error::SupervisorSilent { waited: PATIENCE });
             }
             thread::sleep(Duration::from_millis(2));
         }

@@ -1,6 +1,6 @@
 # Owns the servers of one control plane. It starts each server whose name it reads, one per line, and when its
 # input ends - the process that holds the other end is done, or was killed - it ends them all and removes
-# their folder. Being their parent, it cannot hit a process that is not its own.
+# their folder. It ends only processes that are still its children: a number may have a new owner.
 #
 # Arguments: the folder, which must not exist: whoever makes it must be the one who removes it. It holds run/NAME,
 # the command line of each server; the supervisor adds run/NAME.pid and logs/NAME.log.
@@ -22,6 +22,8 @@ while read -r name; do
   tell "$name" "$!"
 done
 # The folder is all the servers have: there is nothing they could save by ending slowly.
-for pid in $pids; do kill -9 "$pid" 2>/dev/null; done
+for pid in $pids; do
+  grep -q "^PPid:[[:space:]]*$$\$" "/proc/$pid/status" && kill -9 "$pid"
+done
 wait
 rm -rf "$dir"

@@ -56,6 +56,28 @@ async fn a_port_that_is_taken_is_named() {
     assert!(matches!(error, Error::PortInUse { port: named } if named == port), "{error}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_folder_of_somebody_else_is_not_touched() {
+    let somebody = tempfile::tempdir().unwrap();
+    fs::write(somebody.path().join("thesis.txt"), "all of it").unwrap();
+    let options = Options { folder: Some(somebody.path().to_owned()), ..Options::default() };
+    let error = ControlPlane::start(options).await.unwrap_err();
+    assert!(matches!(error, Error::FolderExists { .. }), "{error}");
+    assert!(somebody.path().join("thesis.txt").exists());
+}
+
+#[test]
+fn a_second_cluster_in_one_folder_is_refused_and_the_first_runs_on() {
+    let mut held = Held::start();
+    held.wait_until_ready();
+    let second = hold_command().arg(&held.folder).output().unwrap();
+    let message = String::from_utf8(second.stderr).unwrap();
+    assert!(message.contains("a cluster already runs in"), "{message}");
+    assert_eq!(held.running().len(), 5, "{:?}", held.running());
+    held.kill();
+    held.assert_clean();
+}
+
 #[test]
 fn servers_and_toolchain_that_are_missing_are_named_with_the_way_to_get_them() {
     let empty = tempfile::tempdir().unwrap();

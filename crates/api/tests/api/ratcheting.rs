@@ -4,7 +4,7 @@
 //! malformed is stored; then the rules come back. Each of these objects must still take everything that
 //! giving a machine back needs.
 
-use crate::setup::{cluster, create, message};
+use crate::setup::{apply, cluster, create, message, read_yaml};
 use crate::table::Table;
 use fivespot_api::scheduled_machine_crd;
 use fivespot_testenv::eventually;
@@ -17,7 +17,7 @@ const GROUP: &str = "ratcheting.example.com";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_breaks_a_newer_rule_can_still_be_given_back() {
-    let (_, client, namespace) = cluster("ratcheting").await;
+    let (plane, client, namespace) = cluster("ratcheting").await;
     let strict = under_group(json!(scheduled_machine_crd()), GROUP);
     install(&client, &without_rules(&strict)).await;
     let api = machines_of(GROUP, &client, &namespace).await;
@@ -33,10 +33,29 @@ async fn an_object_that_breaks_a_newer_rule_can_still_be_given_back() {
     assert!(stored.len() > 100, "only {} malformed objects", stored.len());
 
     install(&client, &strict).await;
+    for mut document in read_yaml("deploy/policies/embedded-namespace.yaml") {
+        let name = json!(format!("ratcheting.{}", document["metadata"]["name"].as_str().unwrap()));
+        document["metadata"]["name"] = name.clone();
+        if document["kind"] == "ValidatingAdmissionPolicy" {
+            document["spec"]["matchConstraints"]["resourceRules"][0]["apiGroups"] = json!([GROUP]);
+        } else {
+            document["spec"]["policyName"] = name;
+        }
+        apply(plane, &document);
+    }
     let mut fresh = crate::setup::machine("fresh");
     fresh["apiVersion"] = json!(format!("{GROUP}/v1alpha1"));
     fresh["spec"]["schedule"]["hoursOfDay"] = json!(["24"]);
     eventually("the rules are in force", async || {
+        let refused = create(&api, &fresh).await.is_err();
+        let _ = api.delete("fresh", &DeleteParams::default()).await;
+        refused
+    })
+    .await;
+
+    fresh["spec"]["schedule"]["hoursOfDay"] = json!(["23"]);
+    fresh["spec"]["bootstrapSpec"]["namespace"] = json!("kube-system");
+    eventually("the policy is in force", async || {
         let refused = create(&api, &fresh).await.is_err();
         let _ = api.delete("fresh", &DeleteParams::default()).await;
         refused

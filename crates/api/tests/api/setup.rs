@@ -6,12 +6,18 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::core::Request;
 use kube::{Api, Client, CustomResourceExt};
 use serde_json::{Value, json};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 /// A path from the root of the checkout.
 pub(crate) fn from_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// The documents of a YAML file.
+pub(crate) fn read_yaml(path: &str) -> Vec<Value> {
+    serde_saphyr::from_multiple(&fs::read_to_string(from_root(path)).unwrap()).unwrap()
 }
 
 /// Runs kubectl on the management cluster and returns what it printed.

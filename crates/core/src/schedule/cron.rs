@@ -22,27 +22,50 @@ pub struct Cron {
     either_day: bool,
 }
 
-const MINUTE: Domain =
-    Domain { what: "minute", expected: "0 to 59", names: &[], first: 0, last: 59, numbers: true };
-const HOUR: Domain =
-    Domain { what: "hour", expected: "0 to 23", names: &[], first: 0, last: 23, numbers: true };
-const DAY_OF_MONTH: Domain =
-    Domain { what: "day of the month", expected: "1 to 31", names: &[], first: 1, last: 31, numbers: true };
+const MINUTE: Domain = Domain {
+    what: "a minute",
+    expected: "0 to 59",
+    names: &[],
+    first: 0,
+    last: 59,
+    numbers: true,
+    empty_is_all: false,
+};
+const HOUR: Domain = Domain {
+    what: "an hour",
+    expected: "0 to 23",
+    names: &[],
+    first: 0,
+    last: 23,
+    numbers: true,
+    empty_is_all: false,
+};
+const DAY_OF_MONTH: Domain = Domain {
+    what: "a day of the month",
+    expected: "1 to 31",
+    names: &[],
+    first: 1,
+    last: 31,
+    numbers: true,
+    empty_is_all: false,
+};
 const MONTH: Domain = Domain {
-    what: "month",
+    what: "a month",
     expected: "1 to 12 or jan to dec",
     names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
     first: 1,
     last: 12,
     numbers: true,
+    empty_is_all: false,
 };
 const DAY_OF_WEEK: Domain = Domain {
-    what: "day of the week",
+    what: "a day of the week",
     expected: "0 to 7 or sun to sat",
     names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
     first: 0,
     last: 7,
     numbers: true,
+    empty_is_all: false,
 };
 
 const FIELDS: [&Domain; 5] = [&MINUTE, &HOUR, &DAY_OF_MONTH, &MONTH, &DAY_OF_WEEK];
@@ -117,10 +140,13 @@ fn parse_part(part: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
     let (first, last) = if is_star { (domain.first, domain.last) } else { ascending(range, domain)? };
     let step = match step {
         None => 1,
-        Some(_) if !is_star && !range.text.contains('-') => {
-            let (Domain { last, .. }, Token { text, at }, place) = (domain, range, part.place());
+        Some(step) if !is_star && !range.text.contains('-') => {
+            let (Token { text, at }, place) = (range, part.place());
             let problem = format!("\"{}\" at character {place} steps from a single value", part.text);
-            return Err(SyntaxError::new(at, problem).hint(format!("did you mean {text}-{last}?")));
+            let (turn, _) = ends(text, domain);
+            return Err(
+                SyntaxError::new(at, problem).hint(format!("did you mean {text}-{turn}/{}?", step.text))
+            );
         }
         Some(step) => parse_step(step, domain)?,
     };
@@ -142,13 +168,24 @@ fn ascending(range: Token<'_>, domain: &Domain) -> Result<(u8, u8), SyntaxError>
     if first <= last {
         return Ok((first, last));
     }
-    // Where the domain ends and begins again, in the writer's own terms. Sunday begins the week as 0.
-    let (turn, again) = match domain.names {
-        [again, .., turn] if !is_number(start) => ((*turn).to_owned(), (*again).to_owned()),
-        _ => (domain.last.min(if domain.last == 7 { 6 } else { 59 }).to_string(), domain.first.to_string()),
-    };
+    let (turn, again) = ends(start, domain);
     let problem = format!("\"{text}\" at character {place} runs backwards");
-    Err(SyntaxError::new(at, problem).hint(format!("did you mean {start}-{turn},{again}-{end}?")))
+    // 7 is the Sunday that begins the week, not the one that ends it.
+    let hint = match first {
+        7 if domain.last == 7 => format!("did you mean {again}-{end}?"),
+        _ => format!("did you mean {start}-{turn},{again}-{end}?"),
+    };
+    Err(SyntaxError::new(at, problem).hint(hint))
+}
+
+/// Where a domain ends and begins again, in the writer's own terms: names if `like` is one.
+fn ends(like: &str, domain: &Domain) -> (String, String) {
+    let is_number = like.starts_with(|c: char| c.is_ascii_digit());
+    match domain.names {
+        [again, .., turn] if !is_number => ((*turn).to_owned(), (*again).to_owned()),
+        _ if domain.last == 7 => ("6".to_owned(), "0".to_owned()),
+        _ => (domain.last.to_string(), domain.first.to_string()),
+    }
 }
 
 fn parse_step(step: Token<'_>, domain: &Domain) -> Result<u8, SyntaxError> {
@@ -217,6 +254,24 @@ mod tests {
     }
 
     #[test]
+    fn what_an_error_suggests_is_accepted() {
+        for (before, bad, after) in [
+            ("", "5/15", " * * * *"),
+            ("* ", "22-6", " * * *"),
+            ("* * * ", "nov-feb", " *"),
+            ("* * * ", "11-2/3", " *"),
+            ("* * * * ", "fri-mon", ""),
+            ("* * * * ", "mon/2", ""),
+            ("* * * * ", "5-0", ""),
+            ("* * * * ", "7-3", ""),
+        ] {
+            let error = Cron::parse(&format!("{before}{bad}{after}")).unwrap_err().to_string();
+            let hint = error.rsplit_once("did you mean ").unwrap().1.trim_end_matches('?');
+            Cron::parse(&format!("{before}{hint}{after}")).unwrap_or_else(|e| panic!("{bad} -> {hint}: {e}"));
+        }
+    }
+
+    #[test]
     fn errors_say_where_and_what_was_meant() {
         check_error(
             "* 9-16 * *",
@@ -245,7 +300,7 @@ mod tests {
         );
         check_error(
             "5/15 * * * *",
-            &expect![[r#""5/15" at character 1 steps from a single value; did you mean 5-59?"#]],
+            &expect![[r#""5/15" at character 1 steps from a single value; did you mean 5-59/15?"#]],
         );
         check_error("*/0 * * * *", &expect![[r#""0" at character 3 is not a step: expected 1 to 59"#]]);
         check_error(

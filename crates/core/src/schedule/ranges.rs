@@ -36,7 +36,7 @@ impl SyntaxError {
 
 /// The values that may stand in one place: numbers, names, or both.
 pub(super) struct Domain {
-    /// What one value is called.
+    /// What one value is called, with its article.
     pub(super) what: &'static str,
     /// What to write, for messages.
     pub(super) expected: &'static str,
@@ -45,6 +45,8 @@ pub(super) struct Domain {
     pub(super) first: u8,
     pub(super) last: u8,
     pub(super) numbers: bool,
+    /// Whether an empty list stands for all values, so that nobody needs a star.
+    pub(super) empty_is_all: bool,
 }
 
 /// A piece of the text and the position of its first character.
@@ -130,7 +132,7 @@ fn parse_value(token: Token<'_>, domain: &Domain) -> Result<u8, SyntaxError> {
     if text.is_empty() {
         return Err(SyntaxError::new(
             at,
-            format!("a {what} is missing at character {place}: expected {expected}"),
+            format!("{what} is missing at character {place}: expected {expected}"),
         ));
     }
     let by_name = domain.names.iter().zip(domain.first..).find(|(name, _)| name.eq_ignore_ascii_case(text));
@@ -147,7 +149,7 @@ fn parse_value(token: Token<'_>, domain: &Domain) -> Result<u8, SyntaxError> {
         return Ok(value);
     }
     let error =
-        SyntaxError::new(at, format!("\"{text}\" at character {place} is not a {what}: expected {expected}"));
+        SyntaxError::new(at, format!("\"{text}\" at character {place} is not {what}: expected {expected}"));
     Err(match near_miss(text, domain) {
         Some(hint) => error.hint(hint),
         None => error,
@@ -171,18 +173,15 @@ fn near_miss(text: &str, domain: &Domain) -> Option<String> {
     if let Some(name) = domain.names.iter().find(|name| lower.starts_with(*name) || is_close(&lower, name)) {
         return Some(format!("did you mean {name}?"));
     }
-    if domain.numbers {
-        return near_number(&lower, domain);
+    if text == "*" && domain.empty_is_all {
+        return Some("leave the list empty for all".to_owned());
     }
-    (text == "*").then(|| format!("every {} is an empty list", domain.what))
+    if domain.numbers { near_number(&lower, domain) } else { None }
 }
 
 fn near_number(text: &str, domain: &Domain) -> Option<String> {
     let fits = |n: u8| (domain.first..=domain.last).contains(&n).then_some(n);
     let meant = |n: u8| format!("did you mean {n}?");
-    if text == "*" {
-        return Some(format!("every {} is an empty list", domain.what));
-    }
     if domain.last == 23 {
         if text == "24" {
             return Some("midnight is 0".to_owned());
