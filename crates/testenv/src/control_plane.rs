@@ -92,7 +92,7 @@ impl ControlPlane {
         let ports = Ports::pick(options.port)?;
         let etcd = format!("http://127.0.0.1:{}", ports.etcd_client);
         supervisor.spawn("etcd", &servers.path("etcd"), &etcd_args(&folder, &ports))?;
-        // Both API servers start at once; each is then waited for.
+        // Each step is taken for both clusters before the next: waiting for one is time for the other.
         let mut launch = |name, port| -> Result<Plan, Error> {
             let plan = Plan::draw(&folder, name, port, &etcd)?;
             let program = servers.path("kube-apiserver");
@@ -105,12 +105,19 @@ impl ControlPlane {
             Topology::One => None,
             Topology::Two => Some(launch("workload", workload)?),
         };
-        let management = bring_up(management, servers, &mut supervisor).await?;
-        let workload = match workload {
-            None => None,
-            Some(plan) => Some(bring_up(plan, servers, &mut supervisor).await?),
-        };
-        Ok(Self { servers: servers.clone(), management, workload, supervisor })
+        let plans = || [Some(&management), workload.as_ref()].into_iter().flatten();
+        for plan in plans() {
+            start_controllers(plan, servers, &mut supervisor).await?;
+        }
+        for plan in plans() {
+            settle(plan, &supervisor).await?;
+        }
+        Ok(Self {
+            servers: servers.clone(),
+            management: Cluster::of(management),
+            workload: workload.map(Cluster::of),
+            supervisor,
+        })
     }
 
     /// The cluster that holds ScheduledMachines and Machines.
@@ -165,6 +172,11 @@ impl ControlPlane {
 }
 
 impl Cluster {
+    fn of(plan: Plan) -> Self {
+        let Plan { name, admin, admin_path, audit_log, .. } = plan;
+        Self { name, kubeconfig: admin, kubeconfig_path: admin_path, audit_log }
+    }
+
     /// Kubeconfig of the cluster's administrator.
     pub fn kubeconfig_path(&self) -> &Path {
         &self.kubeconfig_path
@@ -247,18 +259,11 @@ pub fn is_proof() -> bool {
     env::var_os("FIVESPOT_PROOF").is_some()
 }
 
-/// Waits for the API server, starts what needs it, and waits until the cluster is ready for use.
-async fn bring_up(plan: Plan, servers: &Servers, supervisor: &mut Supervisor) -> Result<Cluster, Error> {
-    let cluster = Cluster {
-        name: plan.name,
-        kubeconfig: plan.admin.clone(),
-        kubeconfig_path: plan.admin_path.clone(),
-        audit_log: plan.audit_log.clone(),
-    };
-    let client = cluster.client().await?;
-    let api_server = plan.server("kube-apiserver");
-    wait_until(supervisor, &api_server, || async {
-        let request = http_get("/readyz")?;
+/// Waits for the API server and starts what needs it.
+async fn start_controllers(plan: &Plan, servers: &Servers, supervisor: &mut Supervisor) -> Result<(), Error> {
+    let client = admin(plan).await?;
+    wait_until(supervisor, &plan.server("kube-apiserver"), || async {
+        let request = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
         client.request_text(request).await.map_err(|error| chain(&error))
     })
     .await?;
@@ -267,14 +272,23 @@ async fn bring_up(plan: Plan, servers: &Servers, supervisor: &mut Supervisor) ->
     {
         supervisor.spawn(&plan.server(server), &servers.path(server), args)?;
     }
-    // Pods and tokens need the default account, which the controller manager makes when it is at work.
-    let accounts = Api::<ServiceAccount>::namespaced(client.clone(), "default");
+    Ok(())
+}
+
+/// Waits until a cluster is ready for use: pods and tokens need the default account, which the controller manager
+/// makes when it is at work.
+async fn settle(plan: &Plan, supervisor: &Supervisor) -> Result<(), Error> {
+    let accounts = Api::<ServiceAccount>::namespaced(admin(plan).await?, "default");
     wait_until(supervisor, &plan.server("kube-controller-manager"), || async {
         accounts.get("default").await.map_err(|error| chain(&error))
     })
     .await?;
-    supervisor.check(&plan.server("kube-scheduler"))?;
-    Ok(cluster)
+    supervisor.check(&plan.server("kube-scheduler"))
+}
+
+async fn admin(plan: &Plan) -> Result<Client, Error> {
+    let config = config(&plan.admin, None).await?;
+    Client::try_from(config).map_err(Error::api(format!("make a client for the {} cluster", plan.name)))
 }
 
 /// Asks until the answer is good, the server has ended, or patience has.
@@ -299,10 +313,6 @@ where
         }
         tokio::time::sleep(POLL).await;
     }
-}
-
-fn http_get(path: &str) -> Result<http::Request<Vec<u8>>, String> {
-    http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())
 }
 
 fn chain(error: &dyn std::error::Error) -> String {
