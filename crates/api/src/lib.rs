@@ -7,13 +7,17 @@
 //! - [`scheduled_machine_crd`]: the definition with every bound and CEL rule, so that the API server alone
 //!   refuses what is malformed.
 //!
+//! - [`read_manifest`]: a file, read as strictly as the server reads it.
+//!
 //! Rules and their bounds come from [`fivespot_core::limits`]; `tests/api/table` proves that server and code
 //! give the same verdict.
 
+mod manifest;
 mod read;
 mod rules;
 mod scheduled_machine;
 mod schema;
 
+pub use manifest::read_manifest;
 pub use rules::scheduled_machine_crd;
 pub use scheduled_machine::*;

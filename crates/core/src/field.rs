@@ -57,6 +57,11 @@ impl Problems {
         result.map_err(|error| self.note(path, error)).ok()
     }
 
+    /// Whether nothing was noted yet.
+    pub fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
     /// Ends the collection: the value, if nothing was noted. A value that is missing has left its error behind.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Invalid> {
         match value {

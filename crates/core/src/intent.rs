@@ -13,7 +13,7 @@ use crate::limits::{
     TAINT_EFFECTS, TAINT_KEY_CHARS, TAINTS, TEMPLATE_ENTRIES, TIMEZONE_CHARS,
 };
 use crate::name;
-use crate::schedule::{Cron, Days, Hours, Rule};
+use crate::schedule::{Cron, Days, Hours, Rule, Schedule};
 use crate::zone;
 use jiff::tz::TimeZone;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,9 +80,7 @@ pub struct DraftObject<'a> {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Intent {
     /// When the machine is lent.
-    pub rule: Rule,
-    /// Where that time is read.
-    pub zone: TimeZone,
+    pub schedule: Schedule,
     /// The cluster it joins.
     pub cluster_name: String,
     /// Type of the bootstrap object.
@@ -172,8 +170,7 @@ impl Intent {
         check_kubeconfig_secret(p, draft.kubeconfig_secret);
         let intent = || {
             Some(Self {
-                rule: rule?,
-                zone: zone?,
+                schedule: Schedule::new(rule?, zone?),
                 cluster_name: draft.cluster_name.to_owned(),
                 bootstrap: bootstrap?,
                 infrastructure: infrastructure?,

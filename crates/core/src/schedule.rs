@@ -2,16 +2,20 @@
 //!
 //! Both notations describe a *set* of local civil times, not events. `mon-fri` with `22-6` is every instant
 //! whose local weekday is Monday to Friday and whose local hour is 22 to 6; `* 9-16 * * mon-fri` is every
-//! matching minute. Nothing here knows a zone or an instant.
+//! matching minute. A [`Rule`] knows neither zone nor instant; a [`Schedule`] reads it on the clocks of a zone and says
+//! what holds [at](Schedule::at) an instant, and until when.
 
 mod cron;
+mod engine;
 mod ranges;
 
 pub use cron::Cron;
+pub use engine::{Schedule, Transition, Window};
 pub use ranges::SyntaxError;
 
-use jiff::civil::{DateTime, Weekday};
-use ranges::{Domain, parse_list};
+use jiff::civil::Weekday;
+use ranges::{Domain, parse_list, write_list};
+use std::fmt;
 
 /// Days of the week. Bit 0 is Monday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -35,14 +39,73 @@ pub enum Rule {
     Cron(Cron),
 }
 
+impl fmt::Display for Days {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&write_list(self.0.into(), &DAY))
+    }
+}
+
+impl fmt::Display for Hours {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&write_list(self.0.into(), &HOUR))
+    }
+}
+
+/// Seconds of a day of local time. Days with a skipped or a repeated hour are two pieces of such days.
+const DAY_SECONDS: i64 = 86_400;
+const HOUR_SECONDS: i64 = 3600;
+
+/// Local time is counted in seconds since local 1970 began, as if no clock had ever been changed.
 impl Rule {
-    /// Whether the machine is lent at this local civil time.
-    pub fn contains(&self, local: DateTime) -> bool {
+    /// Whether the machine is lent at this local time.
+    fn holds(&self, local: i64) -> bool {
         match self {
-            Self::Calendar { days, hours } => days.contains(local.weekday()) && hours.contains(local.hour()),
-            Self::Cron(cron) => cron.contains(local),
+            Self::Calendar { days, hours } => {
+                let (day, hour) =
+                    (local.div_euclid(DAY_SECONDS), local.rem_euclid(DAY_SECONDS) / HOUR_SECONDS);
+                hours_on(*days, *hours, day) >> hour & 1 != 0
+            }
+            Self::Cron(cron) => cron.holds(local),
         }
     }
+
+    /// The first local time after `local` and before `limit` at which the answer is not `active`.
+    fn change_after(&self, local: i64, active: bool, limit: i64) -> Option<i64> {
+        match self {
+            Self::Calendar { days, hours } => {
+                let mut from = local.div_euclid(HOUR_SECONDS) + 1;
+                while from * HOUR_SECONDS < limit {
+                    let (day, hour) = (from.div_euclid(24), from.rem_euclid(24));
+                    let held = hours_on(*days, *hours, day);
+                    let changed = (if active { !held & Hours::ALL.0 } else { held }) >> hour;
+                    if changed != 0 {
+                        let at = (from + i64::from(changed.trailing_zeros())) * HOUR_SECONDS;
+                        return (at < limit).then_some(at);
+                    }
+                    from = (day + 1) * 24;
+                }
+                None
+            }
+            Self::Cron(cron) => cron.change_after(local, active, limit),
+        }
+    }
+
+    /// What always holds, if the answer is the same at every local time.
+    fn constant(&self) -> Option<bool> {
+        match self {
+            Self::Calendar { days, hours } => match (*days, *hours) {
+                (Days::ALL, Hours::ALL) => Some(true),
+                (Days(0), _) | (_, Hours(0)) => Some(false),
+                _ => None,
+            },
+            Self::Cron(cron) => cron.constant(),
+        }
+    }
+}
+
+/// The hours that are lent on a day, counted from 1970-01-01, which was a Thursday.
+fn hours_on(days: Days, hours: Hours, day: i64) -> u32 {
+    if days.0 >> (day + 3).rem_euclid(7) & 1 == 0 { 0 } else { hours.0 }
 }
 
 const DAY: Domain = Domain {
@@ -115,7 +178,6 @@ impl Hours {
 mod tests {
     use super::*;
     use expect_test::{Expect, expect};
-    use jiff::civil::date;
     use proptest::prelude::*;
 
     fn days(item: &str) -> String {
@@ -129,7 +191,7 @@ mod tests {
         (0..24).filter(|&h| set.contains(h)).collect()
     }
 
-    fn check_error<T: std::fmt::Debug>(result: Result<T, SyntaxError>, expect: &Expect) {
+    fn check_error<T: fmt::Debug>(result: Result<T, SyntaxError>, expect: &Expect) {
         expect.assert_eq(&result.unwrap_err().to_string());
     }
 
@@ -150,17 +212,6 @@ mod tests {
         assert_eq!(hours("9-11"), [9, 10, 11]);
         assert_eq!(hours("22-1"), [0, 1, 22, 23]);
         assert_eq!(hours("0-1,23"), [0, 1, 23]);
-    }
-
-    #[test]
-    fn days_and_hours_are_read_on_the_local_time_itself() {
-        let (days, hours) = (Days::parse("mon-fri").unwrap(), Hours::parse("22-6").unwrap());
-        let nights = Rule::Calendar { days, hours };
-        let at = |day, hour| date(2026, 11, day).at(hour, 59, 59, 0);
-        assert!(nights.contains(at(16, 0)), "Monday 00:59");
-        assert!(nights.contains(at(20, 23)), "Friday 23:59");
-        assert!(!nights.contains(at(20, 7)), "Friday 07:59");
-        assert!(!nights.contains(at(21, 2)), "Saturday 02:59");
     }
 
     #[test]
@@ -242,6 +293,25 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn what_is_printed_reads_the_same(days in 1_u8..0x80, hours in 1_u32..0x0100_0000) {
+            prop_assert_eq!(Days::parse(&Days(days).to_string()), Ok(Days(days)));
+            prop_assert_eq!(Hours::parse(&Hours(hours).to_string()), Ok(Hours(hours)));
+        }
+
+        #[test]
+        fn a_schedule_and_its_complement_are_always(
+            days in 1_u8..0x7f,
+            hours in 1_u32..0x00ff_ffff,
+            at in -2_000_000_000_i64..4_000_000_000,
+        ) {
+            let rule = Rule::Calendar { days: Days(days), hours: Hours(hours) };
+            let other_days = Rule::Calendar { days: Days(!days & 0x7f), hours: Hours::ALL };
+            let other_hours = Rule::Calendar { days: Days(days), hours: Hours(!hours & Hours::ALL.0) };
+            let held = [rule, other_days, other_hours].map(|rule| u8::from(rule.holds(at)));
+            prop_assert_eq!(held.iter().sum::<u8>(), 1);
+        }
+
         #[test]
         fn no_input_panics(text in "\\PC{0,40}") {
             let _ = (Days::parse(&text), Hours::parse(&text), Cron::parse(&text));

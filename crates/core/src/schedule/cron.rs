@@ -6,8 +6,12 @@
 //! what to write: `@daily` and its like, `?`, `L`, `W`, `#`, a step on a single value, a range that runs
 //! backwards or mixes a number and a name. One addition: `sun` at the end of a range is day 7, so that `fri-sun` means what it says.
 
-use super::ranges::{Domain, SyntaxError, Token, parse_range};
-use jiff::civil::DateTime;
+use super::DAY_SECONDS;
+use super::ranges::{Domain, SyntaxError, Token, parse_range, write_list};
+use jiff::Timestamp;
+use jiff::civil::{self, Date};
+use jiff::tz::Offset;
+use std::fmt;
 
 /// The minutes at which a cron expression holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +22,8 @@ pub struct Cron {
     months: u16,
     /// Bit 0 is Sunday.
     days_of_week: u8,
-    /// crontab(5): the day fields are joined by "or" only if both are restricted.
-    either_day: bool,
+    /// Which of the day fields are restricted, that is, do not begin with a star.
+    restricted_days: [bool; 2],
 }
 
 const MINUTE: Domain = Domain {
@@ -105,20 +109,134 @@ impl Cron {
             days_of_month: low_bits(days_of_month),
             months: low_bits(months),
             days_of_week: low_bits(days_of_week),
-            either_day: restricted(fields[2]) && restricted(fields[4]),
+            restricted_days: [restricted(fields[2]), restricted(fields[4])],
         })
     }
 
-    /// Whether the expression holds in the minute this local civil time lies in.
-    pub fn contains(&self, local: DateTime) -> bool {
-        let day_of_month = has(self.days_of_month, local.day());
-        let day_of_week = has(self.days_of_week, local.weekday().to_sunday_zero_offset());
-        let day = if self.either_day { day_of_month || day_of_week } else { day_of_month && day_of_week };
-        has(self.minutes, local.minute())
-            && has(self.hours, local.hour())
-            && has(self.months, local.month())
-            && day
+    /// Whether the expression holds at a local time, counted in seconds since local 1970 began.
+    pub(super) fn holds(&self, local: i64) -> bool {
+        let minute_of_day = local.rem_euclid(DAY_SECONDS) / 60;
+        date(local.div_euclid(DAY_SECONDS)).is_some_and(|date| self.holds_on(date))
+            && self.hours >> (minute_of_day / 60) & 1 != 0
+            && self.minutes >> (minute_of_day % 60) & 1 != 0
     }
+
+    /// The first local time after `local` and before `limit` at which the answer is not `active`.
+    pub(super) fn change_after(&self, local: i64, active: bool, limit: i64) -> Option<i64> {
+        let first = local.div_euclid(60) + 1;
+        let (mut day, mut minute) = (first.div_euclid(MINUTES), first.rem_euclid(MINUTES));
+        while day * DAY_SECONDS < limit {
+            let date = date(day)?;
+            let changed = match (self.holds_on(date), active) {
+                (true, _) => self.minute_of_day(minute, !active),
+                (false, true) => Some(minute),
+                (false, false) => None,
+            };
+            if let Some(minute) = changed {
+                let at = day * DAY_SECONDS + minute * 60;
+                return (at < limit).then_some(at);
+            }
+            let skipped = if has(self.months, date.month()) || active {
+                1
+            } else {
+                i64::from(date.days_in_month()) - i64::from(date.day()) + 1
+            };
+            (day, minute) = (day + skipped, 0);
+        }
+        None
+    }
+
+    /// What always holds, if the answer is the same at every minute.
+    pub(super) fn constant(&self) -> Option<bool> {
+        let all_months = self.months == 0x1ffe;
+        let (all_dates, all_weekdays) = (self.days_of_month == 0xffff_fffe, self.days_of_week == 0x7f);
+        let all_days = all_months
+            && if self.either_day() { all_dates || all_weekdays } else { all_dates && all_weekdays };
+        if all_days && self.hours == 0x00ff_ffff && self.minutes == ALL_MINUTES {
+            return Some(true);
+        }
+        // Every date falls on every weekday sooner or later, February 29 too.
+        let longest = |month: i8| civil::date(2000, month, 1).days_in_month();
+        let dates = (1..=12).filter(|month| has(self.months, *month)).map(longest).max().unwrap_or(0);
+        let some_date = (1..=dates).any(|day| has(self.days_of_month, day));
+        if some_date || self.either_day() { None } else { Some(false) }
+    }
+
+    /// crontab(5): the day fields are joined by "or" if both are restricted, by "and" otherwise.
+    fn either_day(&self) -> bool {
+        self.restricted_days == [true, true]
+    }
+
+    /// Whether minutes of this date can hold.
+    fn holds_on(&self, date: Date) -> bool {
+        let day_of_month = has(self.days_of_month, date.day());
+        let day_of_week = has(self.days_of_week, date.weekday().to_sunday_zero_offset());
+        let day = if self.either_day() { day_of_month || day_of_week } else { day_of_month && day_of_week };
+        day && has(self.months, date.month())
+    }
+
+    /// On a date that holds: the first minute of the day, from `from` on, that is `wanted`.
+    fn minute_of_day(&self, from: i64, wanted: bool) -> Option<i64> {
+        let mut minute = from % 60;
+        for hour in from / 60..24 {
+            let held = if self.hours >> hour & 1 != 0 { self.minutes } else { 0 };
+            let found = (if wanted { held } else { !held & ALL_MINUTES }) >> minute;
+            if found != 0 {
+                return Some(hour * 60 + minute + i64::from(found.trailing_zeros()));
+            }
+            minute = 0;
+        }
+        None
+    }
+}
+
+impl fmt::Display for Cron {
+    /// Writes an expression that reads the same, also in which day fields are restricted.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [dates, weekdays] = self.restricted_days;
+        let fields = [
+            write_field(self.minutes, &MINUTE, false),
+            write_field(self.hours.into(), &HOUR, false),
+            write_field(self.days_of_month.into(), &DAY_OF_MONTH, dates),
+            write_field(self.months.into(), &MONTH, false),
+            write_field(self.days_of_week.into(), &DAY_OF_WEEK, weekdays),
+        ];
+        f.write_str(&fields.join(" "))
+    }
+}
+
+/// A field as a list of ranges, or with a star in front of what the star leaves over. A restricted field must
+/// not begin with a star; a field of days that is not restricted must.
+fn write_field(bits: u64, domain: &Domain, is_restricted: bool) -> String {
+    let week = domain.last == 7;
+    let last = if week { 6 } else { domain.last };
+    let stepped = |step: u8| {
+        (domain.first..=last).step_by(usize::from(step)).fold(0_u64, |bits, value| bits | 1 << value)
+    };
+    let starred = (1..=domain.last).find(|step| stepped(*step) & !bits == 0).filter(|_| !is_restricted);
+    let is_days = week || domain.last == 31;
+    match starred {
+        Some(1) => "*".to_owned(),
+        Some(step) if is_days => {
+            // On the week, "*/7" counts 0 and 7, which are one Sunday.
+            match write_list(bits & !stepped(step), domain) {
+                rest if rest.is_empty() => format!("*/{step}"),
+                rest => format!("*/{step},{rest}"),
+            }
+        }
+        _ => write_list(bits, domain),
+    }
+}
+
+/// Minutes of a day.
+const MINUTES: i64 = DAY_SECONDS / 60;
+/// Every minute of an hour.
+const ALL_MINUTES: u64 = (1 << 60) - 1;
+
+/// The date that many days after 1970-01-01. `None` beyond the year 9999.
+fn date(day: i64) -> Option<Date> {
+    let midnight = Timestamp::from_second(day.checked_mul(DAY_SECONDS)?).ok()?;
+    Some(Offset::UTC.to_datetime(midnight).date())
 }
 
 fn parse_field(field: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
@@ -210,21 +328,25 @@ fn low_bits<T: TryFrom<u64> + Default>(bits: u64) -> T {
 mod tests {
     use super::*;
     use expect_test::{Expect, expect};
-    use jiff::civil::date;
+    use jiff::civil::{DateTime, date};
 
     fn check_error(text: &str, expect: &Expect) {
         expect.assert_eq(&Cron::parse(text).unwrap_err().to_string());
+    }
+
+    fn holds(cron: Cron, local: DateTime) -> bool {
+        cron.holds(Offset::UTC.to_timestamp(local).unwrap().as_second())
     }
 
     #[test]
     fn reads_a_set_of_minutes() {
         let office = Cron::parse("* 9-16 * * mon-fri").unwrap();
         let friday = date(2026, 11, 13);
-        assert!(office.contains(friday.at(16, 59, 59, 0)));
-        assert!(!office.contains(friday.at(17, 0, 0, 0)));
-        assert!(!office.contains(date(2026, 11, 14).at(12, 0, 0, 0)));
+        assert!(holds(office, friday.at(16, 59, 59, 0)));
+        assert!(!holds(office, friday.at(17, 0, 0, 0)));
+        assert!(!holds(office, date(2026, 11, 14).at(12, 0, 0, 0)));
         let quarter = Cron::parse("*/15 * * * *").unwrap();
-        let marks: Vec<i8> = (0..60).filter(|&m| quarter.contains(friday.at(0, m, 0, 0))).collect();
+        let marks: Vec<i8> = (0..60).filter(|&m| holds(quarter, friday.at(0, m, 0, 0))).collect();
         assert_eq!(marks, [0, 15, 30, 45]);
     }
 
@@ -234,12 +356,12 @@ mod tests {
         let monday_1 = date(2027, 2, 1).at(0, 0, 0, 0);
         let tuesday_2 = date(2027, 2, 2).at(0, 0, 0, 0);
         let either = Cron::parse("* * 1 * fri").unwrap();
-        assert!(either.contains(friday_13) && either.contains(monday_1) && !either.contains(tuesday_2));
+        assert!(holds(either, friday_13) && holds(either, monday_1) && !holds(either, tuesday_2));
         let first = Cron::parse("* * 1 * *").unwrap();
-        assert!(!first.contains(friday_13) && first.contains(monday_1));
+        assert!(!holds(first, friday_13) && holds(first, monday_1));
         // crontab(5): a field that begins with "*" is not restricted, so "*/2" joins by "and".
         let even_fridays = Cron::parse("* * */2 * fri").unwrap();
-        assert!(even_fridays.contains(friday_13) && !even_fridays.contains(monday_1));
+        assert!(holds(even_fridays, friday_13) && !holds(even_fridays, monday_1));
     }
 
     #[test]
@@ -248,9 +370,27 @@ mod tests {
         for text in
             ["* * * * 0", "* * * * 7", "* * * * sun", "* * * * fri-sun", "* * * * 5-7", "* * * * SUN-mon"]
         {
-            assert!(Cron::parse(text).unwrap().contains(sunday), "{text}");
+            assert!(holds(Cron::parse(text).unwrap(), sunday), "{text}");
         }
-        assert!(!Cron::parse("* * * * mon-sat").unwrap().contains(sunday));
+        assert!(!holds(Cron::parse("* * * * mon-sat").unwrap(), sunday));
+    }
+
+    #[test]
+    fn what_is_printed_reads_the_same() {
+        for (text, printed) in [
+            ("* 9-16 * * mon-fri", "* 9-16 * * mon-fri"),
+            ("*/15 0-23 * * *", "0,15,30,45 * * * *"),
+            ("* * */2 * fri", "* * */2 * fri"),
+            ("* * 1-31 * fri", "* * 1-31 * fri"),
+            ("* * */10,5 * 0-7", "* * */10,5 * sun-sat"),
+            ("* * 3 jan-mar *", "* * 3 jan-mar *"),
+            ("* * 3 * */7", "* * 3 * */7"),
+            ("* * 3 * 5-7", "* * 3 * sun,fri-sat"),
+        ] {
+            let cron = Cron::parse(text).unwrap();
+            assert_eq!(cron.to_string(), printed);
+            assert_eq!(Cron::parse(printed), Ok(cron), "{text}");
+        }
     }
 
     #[test]

@@ -167,6 +167,31 @@ fn span(start: u8, end: u8, domain: &Domain) -> u64 {
     }
 }
 
+/// Writes a set the way it is read: ranges of neighbours, in order. The inverse of [`parse_list`].
+pub(super) fn write_list(bits: u64, domain: &Domain) -> String {
+    let name = |value: u8| match domain.names.get(usize::from(value - domain.first)) {
+        Some(name) => (*name).to_owned(),
+        None => value.to_string(),
+    };
+    let mut parts = Vec::new();
+    let mut value = domain.first;
+    while value <= domain.last {
+        let run = (bits >> value).trailing_ones().min(u32::from(domain.last - value) + 1);
+        match u8::try_from(run).unwrap_or(0) {
+            0 => value += 1,
+            1 => {
+                parts.push(name(value));
+                value += 1;
+            }
+            run => {
+                parts.push(format!("{}-{}", name(value), name(value + run - 1)));
+                value += run;
+            }
+        }
+    }
+    parts.join(",")
+}
+
 /// What the writer most likely meant.
 fn near_miss(text: &str, domain: &Domain) -> Option<String> {
     let lower = text.to_ascii_lowercase();

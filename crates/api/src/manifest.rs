@@ -1,0 +1,99 @@
+//! A ScheduledMachine as a file, read as strictly as the API server reads it.
+//!
+//! Our types forgive, since they read what is stored. A file that a person wrote is not stored yet: here a field
+//! that does not exist, a value of the wrong type and a missing field are errors, found with the very schema that
+//! the server uses, and the rules follow.
+
+use crate::{ScheduledMachine, scheduled_machine_crd};
+use fivespot_core::field::{Invalid, Problems};
+use fivespot_core::intent::Intent;
+use serde_json::{Value, json};
+
+/// Reads an object that is a ScheduledMachine by its kind: the object and the wish it is, or all errors that the
+/// API server would name, and those it cannot know, such as a time zone that does not exist.
+pub fn read_manifest(object: &Value) -> Result<(ScheduledMachine, Intent), Invalid> {
+    let crd = json!(scheduled_machine_crd());
+    let mut problems = Problems::default();
+    if let Some(schema) = crd.pointer("/spec/versions/0/schema/openAPIV3Schema") {
+        check_shape(&mut problems, "", object, schema);
+    }
+    let machine = (problems.is_empty()).then(|| serde_json::from_value::<ScheduledMachine>(object.clone()));
+    let mut machine = match machine.transpose() {
+        Ok(Some(machine)) => machine,
+        Ok(None) => return problems.finish(None),
+        Err(error) => {
+            problems.note("", error);
+            return problems.finish(None);
+        }
+    };
+    if machine.metadata.namespace.is_none() {
+        // Whoever applies the file chooses; the one an embedded object names is the one that would do.
+        let spec = &machine.spec;
+        let named = spec.bootstrap_spec.namespace.as_ref().or(spec.infrastructure_spec.namespace.as_ref());
+        machine.metadata.namespace = Some(named.map_or("default", String::as_str).to_owned());
+    }
+    Intent::try_from(&machine).map(|intent| (machine, intent))
+}
+
+/// Compares types, names of fields and required fields with the schema. Bounds and rules are the intent's business.
+fn check_shape(p: &mut Problems, path: &str, value: &Value, schema: &Value) {
+    let expected = schema["type"].as_str().unwrap_or("object");
+    let fits = match expected {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64() || value.is_u64(),
+        _ => true,
+    };
+    if !fits {
+        p.note(path, format!("must be of type {expected}, not {}", type_of(value)));
+        return;
+    }
+    match value {
+        Value::Object(fields) => {
+            for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                if fields.get(name).is_none_or(Value::is_null) {
+                    p.note(join(path, name), "is required");
+                }
+            }
+            // The server drops a null where none is allowed, as if the field were not there.
+            for (name, child) in fields.iter().filter(|(_, child)| !child.is_null()) {
+                if let Some(known) = schema["properties"].get(name) {
+                    check_shape(p, &join(path, name), child, known);
+                } else if let Some(any) = schema.get("additionalProperties") {
+                    check_shape(p, &format!("{path}[{name}]"), child, any);
+                } else if !is_open(path, name, schema) {
+                    p.note(join(path, name), "unknown field: remove it, or look for a misspelling");
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                check_shape(p, &format!("{path}[{i}]"), item, &schema["items"]);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Places whose content this schema does not describe: metadata is Kubernetes', an inner spec its provider's.
+fn is_open(path: &str, name: &str, schema: &Value) -> bool {
+    let is_envelope = path.is_empty() && matches!(name, "apiVersion" | "kind");
+    is_envelope || path == "metadata" || schema["x-kubernetes-preserve-unknown-fields"] == true
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
