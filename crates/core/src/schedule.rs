@@ -7,11 +7,15 @@
 
 mod cron;
 mod engine;
+mod lint;
 mod ranges;
+mod reason;
 
 pub use cron::Cron;
 pub use engine::{Schedule, Transition, Window};
+pub use lint::{Finding, lint, redundant};
 pub use ranges::SyntaxError;
+pub use reason::Part;
 
 use jiff::civil::Weekday;
 use ranges::{Domain, parse_list, write_list};
@@ -37,6 +41,22 @@ pub enum Rule {
     },
     /// Every minute that matches.
     Cron(Cron),
+}
+
+/// The name of a day as the API spells it.
+pub fn day_name(day: Weekday) -> &'static str {
+    usize::try_from(day.to_monday_zero_offset()).ok().and_then(|day| DAY.names.get(day)).unwrap_or(&"")
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Calendar { days: Days::ALL, hours } => write!(f, "every day, hours {hours}"),
+            Self::Calendar { days, hours: Hours::ALL } => write!(f, "{days}, all day"),
+            Self::Calendar { days, hours } => write!(f, "{days}, hours {hours}"),
+            Self::Cron(cron) => write!(f, "cron {cron}"),
+        }
+    }
 }
 
 impl fmt::Display for Days {
@@ -115,7 +135,7 @@ const DAY: Domain = Domain {
     first: 0,
     last: 6,
     numbers: false,
-    empty_is_all: true,
+    wraps: true,
 };
 
 const HOUR: Domain = Domain {
@@ -125,7 +145,7 @@ const HOUR: Domain = Domain {
     first: 0,
     last: 23,
     numbers: true,
-    empty_is_all: true,
+    wraps: true,
 };
 
 impl Days {

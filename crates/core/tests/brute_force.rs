@@ -5,6 +5,12 @@
 //! is one schedule at one instant in one zone: its state then, and each of the minutes of the 26 hours after it.
 //! `make proof` runs all of them, `make test` a seeded tenth.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "how long to test is asked of the environment; core itself is not"
+)]
+
 use fivespot_core::schedule::{Cron, Days, Hours, Rule, Schedule};
 use jiff::civil::{DateTime, Weekday};
 use jiff::tz::{TimeZone, TimeZoneDatabase};

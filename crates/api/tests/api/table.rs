@@ -192,7 +192,7 @@ fn a_file_is_judged_as_the_server_or_the_code_judges_the_object() {
         let by_server = Row { only: None, core_refuses: None, ..row.clone() };
         let by_code = Row { only: None, ..row.clone() };
         let outcomes = [by_server, by_code].map(|row| disagreement(&row, Judge::Core, verdict.clone()));
-        disagreements.extend(outcomes.into_iter().reduce(|a, b| a.and(b)).flatten());
+        disagreements.extend(outcomes.into_iter().reduce(Option::and).flatten());
     }
     report("fivespot_api::read_manifest", judged, &disagreements);
 }

@@ -33,7 +33,7 @@ const MINUTE: Domain = Domain {
     first: 0,
     last: 59,
     numbers: true,
-    empty_is_all: false,
+    wraps: false,
 };
 const HOUR: Domain = Domain {
     what: "an hour",
@@ -42,7 +42,7 @@ const HOUR: Domain = Domain {
     first: 0,
     last: 23,
     numbers: true,
-    empty_is_all: false,
+    wraps: false,
 };
 const DAY_OF_MONTH: Domain = Domain {
     what: "a day of the month",
@@ -51,7 +51,7 @@ const DAY_OF_MONTH: Domain = Domain {
     first: 1,
     last: 31,
     numbers: true,
-    empty_is_all: false,
+    wraps: false,
 };
 const MONTH: Domain = Domain {
     what: "a month",
@@ -60,7 +60,7 @@ const MONTH: Domain = Domain {
     first: 1,
     last: 12,
     numbers: true,
-    empty_is_all: false,
+    wraps: false,
 };
 const DAY_OF_WEEK: Domain = Domain {
     what: "a day of the week",
@@ -69,7 +69,7 @@ const DAY_OF_WEEK: Domain = Domain {
     first: 0,
     last: 7,
     numbers: true,
-    empty_is_all: false,
+    wraps: false,
 };
 
 const FIELDS: [&Domain; 5] = [&MINUTE, &HOUR, &DAY_OF_MONTH, &MONTH, &DAY_OF_WEEK];
@@ -163,16 +163,32 @@ impl Cron {
     }
 
     /// crontab(5): the day fields are joined by "or" if both are restricted, by "and" otherwise.
-    fn either_day(&self) -> bool {
+    pub(super) fn either_day(&self) -> bool {
         self.restricted_days == [true, true]
     }
 
     /// Whether minutes of this date can hold.
     fn holds_on(&self, date: Date) -> bool {
+        self.has_day(date) && self.has_month(date.month())
+    }
+
+    /// Whether the day fields allow this date, whatever the month.
+    pub(super) fn has_day(&self, date: Date) -> bool {
         let day_of_month = has(self.days_of_month, date.day());
         let day_of_week = has(self.days_of_week, date.weekday().to_sunday_zero_offset());
-        let day = if self.either_day() { day_of_month || day_of_week } else { day_of_month && day_of_week };
-        day && has(self.months, date.month())
+        if self.either_day() { day_of_month || day_of_week } else { day_of_month && day_of_week }
+    }
+
+    pub(super) fn has_month(&self, month: i8) -> bool {
+        has(self.months, month)
+    }
+
+    pub(super) fn has_hour(&self, hour: i8) -> bool {
+        has(self.hours, hour)
+    }
+
+    pub(super) fn has_minute(&self, minute: i8) -> bool {
+        has(self.minutes, minute)
     }
 
     /// On a date that holds: the first minute of the day, from `from` on, that is `wanted`.

@@ -45,8 +45,9 @@ pub(super) struct Domain {
     pub(super) first: u8,
     pub(super) last: u8,
     pub(super) numbers: bool,
-    /// Whether an empty list stands for all values, so that nobody needs a star.
-    pub(super) empty_is_all: bool,
+    /// Whether a range may run round the end, as in lists of days and hours. In these an empty list stands for
+    /// all values; a cron field has a star for that.
+    pub(super) wraps: bool,
 }
 
 /// A piece of the text and the position of its first character.
@@ -167,29 +168,32 @@ fn span(start: u8, end: u8, domain: &Domain) -> u64 {
     }
 }
 
-/// Writes a set the way it is read: ranges of neighbours, in order. The inverse of [`parse_list`].
+/// Writes a set the way it is read: ranges of neighbours, in order, round the end if the domain wraps. The inverse
+/// of [`parse_list`].
 pub(super) fn write_list(bits: u64, domain: &Domain) -> String {
+    let mut runs: Vec<(u8, u8)> = Vec::new();
+    for value in (domain.first..=domain.last).filter(|value| bits >> value & 1 != 0) {
+        match runs.last_mut() {
+            Some((_, end)) if *end + 1 == value => *end = value,
+            _ => runs.push((value, value)),
+        }
+    }
+    if let ([(first, end), .., (start, last)], true) = (&runs[..], domain.wraps)
+        && (*first, *last) == (domain.first, domain.last)
+    {
+        let around = (*start, *end);
+        runs.pop();
+        runs.remove(0);
+        runs.push(around);
+    }
     let name = |value: u8| match domain.names.get(usize::from(value - domain.first)) {
         Some(name) => (*name).to_owned(),
         None => value.to_string(),
     };
-    let mut parts = Vec::new();
-    let mut value = domain.first;
-    while value <= domain.last {
-        let run = (bits >> value).trailing_ones().min(u32::from(domain.last - value) + 1);
-        match u8::try_from(run).unwrap_or(0) {
-            0 => value += 1,
-            1 => {
-                parts.push(name(value));
-                value += 1;
-            }
-            run => {
-                parts.push(format!("{}-{}", name(value), name(value + run - 1)));
-                value += run;
-            }
-        }
-    }
-    parts.join(",")
+    let part = |(start, end): (u8, u8)| {
+        if start == end { name(start) } else { format!("{}-{}", name(start), name(end)) }
+    };
+    runs.into_iter().map(part).collect::<Vec<_>>().join(",")
 }
 
 /// What the writer most likely meant.
@@ -198,7 +202,7 @@ fn near_miss(text: &str, domain: &Domain) -> Option<String> {
     if let Some(name) = domain.names.iter().find(|name| lower.starts_with(*name) || is_close(&lower, name)) {
         return Some(format!("did you mean {name}?"));
     }
-    if text == "*" && domain.empty_is_all {
+    if text == "*" && domain.wraps {
         return Some("leave the list empty for all".to_owned());
     }
     if domain.numbers { near_number(&lower, domain) } else { None }

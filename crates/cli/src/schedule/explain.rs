@@ -1,0 +1,51 @@
+//! Why a machine is lent or not.
+
+use fivespot_core::schedule::{Schedule, Window};
+use jiff::Timestamp;
+use std::fmt::Write;
+
+pub(crate) fn render(name: &str, schedule: &Schedule, at: Timestamp) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = draw(&mut out, name, schedule, at);
+    out
+}
+
+fn draw(out: &mut String, name: &str, schedule: &Schedule, at: Timestamp) -> std::fmt::Result {
+    let zone = schedule.zone();
+    let local = at.to_zoned(zone.clone());
+    let zone_name = zone.iana_name().unwrap_or("UTC");
+    let Window { active, until } = schedule.at(at);
+    writeln!(out, "{name}: {} at {at}", if active { "lent" } else { "not lent" })?;
+    writeln!(out, "  rule     {}", schedule.rule())?;
+    writeln!(out, "  local    {} in {zone_name}", local.strftime("%a %Y-%m-%d %H:%M:%S %Z (UTC%:z)"))?;
+    for part in schedule.rule().parts(local.datetime()) {
+        let verdict = if part.holds { "is in" } else { "is not in" };
+        writeln!(out, "  {:<8} {} {verdict} {}", part.what, part.value, part.wanted)?;
+    }
+    match until {
+        None => writeln!(out, "  next     nothing changes any more"),
+        Some(until) => {
+            let word = if active { "leaves" } else { "is lent" };
+            let there = until.to_zoned(zone.clone());
+            let day = there.strftime("%a %Y-%m-%d %H:%M:%S %Z");
+            writeln!(out, "  next     {word} {day} ({until})")?;
+            draw_clocks(out, schedule, at, until)
+        }
+    }
+}
+
+/// Changes of clocks between now and the next change, which make a window longer or shorter than it looks.
+fn draw_clocks(out: &mut String, schedule: &Schedule, at: Timestamp, until: Timestamp) -> std::fmt::Result {
+    let zone = schedule.zone();
+    for change in zone.following(at).take_while(|change| change.timestamp() <= until) {
+        let instant = change.timestamp();
+        let before =
+            Timestamp::from_second(instant.as_second() - 1).map_or(change.offset(), |t| zone.to_offset(t));
+        let (from, to) = (before.to_datetime(instant), change.offset().to_datetime(instant));
+        if from != to {
+            writeln!(out, "  clocks   go from {from} to {to} on the way ({instant})")?;
+        }
+    }
+    Ok(())
+}

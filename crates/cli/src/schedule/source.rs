@@ -1,0 +1,152 @@
+//! Where schedules come from: files with ScheduledMachines, or the command line.
+
+use anyhow::{Context, Result, bail};
+use fivespot_api::read_manifest;
+use fivespot_core::field::{FieldError, Invalid, Problems};
+use fivespot_core::intent::Intent;
+use fivespot_core::schedule::{Cron, Days, Hours, Rule, Schedule};
+use fivespot_core::zone;
+use serde_json::Value;
+use std::io::{Read, stdin};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+#[derive(clap::Args)]
+pub(crate) struct Source {
+    /// A file with ScheduledMachines; - is standard input
+    #[arg(short, long = "filename", value_name = "FILE", conflicts_with_all = ["days", "hours", "cron", "timezone"])]
+    file: Option<PathBuf>,
+    /// Days, such as mon-fri
+    #[arg(long, value_name = "DAYS")]
+    days: Option<String>,
+    /// Hours, such as 9-17; both ends are included
+    #[arg(long, value_name = "HOURS")]
+    hours: Option<String>,
+    /// A cron expression, such as '* 9-16 * * mon-fri'; every minute that matches is lent
+    #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["days", "hours"])]
+    cron: Option<String>,
+    /// Time zone of days, hours or cron [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    timezone: Option<String>,
+}
+
+/// A schedule and what to call it.
+pub(crate) struct Named {
+    pub(crate) name: String,
+    pub(crate) schedule: Schedule,
+}
+
+impl Source {
+    /// The schedules, or why the API server would refuse them.
+    pub(crate) fn read(&self) -> Result<Result<Vec<Named>, String>> {
+        let Some(file) = &self.file else { return self.arguments() };
+        let mut named = Vec::new();
+        let mut refusals = String::new();
+        for machine in machines_in(file)? {
+            match machine.verdict {
+                Ok(intent) => named.push(Named { name: machine.name, schedule: intent.schedule }),
+                Err(errors) => refusals.push_str(&machine.place.refusal(&machine.name, &errors)),
+            }
+        }
+        if !refusals.is_empty() {
+            return Ok(Err(refusals));
+        }
+        if named.is_empty() {
+            bail!("{} holds no ScheduledMachine", file.display());
+        }
+        Ok(Ok(named))
+    }
+
+    fn arguments(&self) -> Result<Result<Vec<Named>, String>> {
+        let Self { days, hours, cron, timezone, .. } = self;
+        if days.is_none() && hours.is_none() && cron.is_none() {
+            bail!("no schedule: give -f FILE, --days, --hours or --cron");
+        }
+        let mut problems = Problems::default();
+        let days = problems.keep("--days", days.as_deref().map_or(Ok(Days::ALL), Days::parse));
+        let hours = problems.keep("--hours", hours.as_deref().map_or(Ok(Hours::ALL), Hours::parse));
+        let cron = problems.keep("--cron", cron.as_deref().map(Cron::parse).transpose());
+        let zone = problems.keep("--timezone", zone::lookup(timezone.as_deref().unwrap_or("UTC")));
+        let schedule = || {
+            let calendar = Rule::Calendar { days: days?, hours: hours? };
+            Some(Schedule::new(cron?.map_or(calendar, Rule::Cron), zone?))
+        };
+        let schedule = schedule();
+        Ok(match problems.finish(schedule) {
+            Ok(schedule) => Ok(vec![Named { name: "schedule".to_owned(), schedule }]),
+            Err(invalid) => {
+                let errors: Vec<String> =
+                    invalid.errors().iter().map(|error| format!("5spot: {error}")).collect();
+                Err(errors.join("\n"))
+            }
+        })
+    }
+}
+
+/// A ScheduledMachine in a file, and what the API server would say to it.
+pub(crate) struct Machine {
+    pub(crate) place: Place,
+    pub(crate) name: String,
+    pub(crate) object: Value,
+    pub(crate) verdict: Result<Intent, Vec<String>>,
+}
+
+/// Where a document stands.
+#[derive(Clone)]
+pub(crate) struct Place {
+    pub(crate) file: String,
+    /// Counted from 1.
+    pub(crate) document: usize,
+}
+
+impl Place {
+    /// The lines of a refusal, one for each error.
+    pub(crate) fn refusal(&self, name: &str, errors: &[String]) -> String {
+        let Self { file, document } = self;
+        let line = |error: &String| format!("{file}: document {document}, {name}: error: {error}\n");
+        errors.iter().map(line).collect()
+    }
+}
+
+/// Every ScheduledMachine in a file; documents of other kinds are passed over.
+pub(crate) fn machines_in(file: &Path) -> Result<Vec<Machine>> {
+    let is_stdin = file == Path::new("-");
+    let shown = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
+    let text = if is_stdin { read_stdin() } else { fs::read_to_string(file) };
+    let text = text.with_context(|| format!("cannot read {shown}"))?;
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple(&text).with_context(|| format!("{shown} is not YAML"))?;
+    let objects = documents.into_iter().enumerate().flat_map(|(i, document)| {
+        let items = match document.get("items").and_then(Value::as_array) {
+            Some(items) if document["kind"] == "List" => items.clone(),
+            _ => vec![document],
+        };
+        items.into_iter().map(move |object| (i + 1, object))
+    });
+    let ours = objects.filter(|(_, object)| {
+        let group = object["apiVersion"].as_str().and_then(|text| text.split('/').next());
+        group == Some("5spot.finos.org") && object["kind"] == "ScheduledMachine"
+    });
+    Ok(ours
+        .map(|(document, object)| {
+            let name = object["metadata"]["name"].as_str().unwrap_or("(no name)").to_owned();
+            let errors =
+                |invalid: &Invalid| invalid.errors().iter().map(ToString::to_string).collect::<Vec<_>>();
+            let verdict =
+                read_manifest(&object).map(|(_, intent)| intent).map_err(|invalid| errors(&invalid));
+            Machine { place: Place { file: shown.clone(), document }, name, object, verdict }
+        })
+        .collect())
+}
+
+/// An error, and who refuses the object for it: the API server does not know which zones exist.
+fn refusal(error: &FieldError) -> String {
+    let judge = if error.path == "spec.schedule.timezone" { "5-Spot" } else { "the API server" };
+    format!("{judge} would refuse this: {error}")
+}
+
+fn read_stdin() -> io::Result<String> {
+    let mut text = String::new();
+    stdin().read_to_string(&mut text)?;
+    Ok(text)
+}
