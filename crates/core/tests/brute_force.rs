@@ -6,6 +6,7 @@
 //! `make proof` runs all of them, `make test` a seeded tenth.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+#![expect(clippy::disallowed_macros, reason = "a proof says how many cases it ran")]
 #![expect(
     clippy::disallowed_methods,
     reason = "how long to test is asked of the environment; core itself is not"
