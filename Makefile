@@ -28,9 +28,24 @@ lint: ## Checks with tools that are not on every machine: licences, sources and 
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
 	$(CARGO) deny --offline check bans licenses sources
 
+# Seconds for each fuzz target, and the toolchain that can build them.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS := days hours cron duration manifest
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for a minute (FUZZ_SECONDS); needs a nightly toolchain, installs cargo-fuzz
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked cargo-fuzz
+	@for target in $(FUZZ_TARGETS); do echo "== fuzz $$target"; \
+	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1 || exit 1; done
+
+.PHONY: bench
+bench: ## Measure speed and size, in nanoseconds and in instructions
+	$(CARGO) build --locked --release --package fivespot-bench
+	$(XTASK) bench
+
 .PHONY: build
 build: ## Build the release binaries into target/release
-	$(CARGO) build --locked --release --workspace --exclude xtask --exclude fivespot-testenv
+	$(CARGO) build --locked --release --workspace --exclude xtask --exclude fivespot-testenv --exclude fivespot-bench
 
 .PHONY: control-plane
 control-plane: ## Build etcd and the Kubernetes servers from source, once for this machine

@@ -1,5 +1,6 @@
 //! Development tasks. `cargo xtask --help` lists them; the Makefile gives them short names.
 
+mod bench;
 mod cluster;
 mod codegen;
 mod demo;
@@ -28,6 +29,8 @@ enum Task {
     Demo(cluster::Args),
     /// Write the files that are generated from code
     Codegen(codegen::Args),
+    /// Measure, and fail if a bar is missed
+    Bench,
 }
 
 fn main() -> ExitCode {
@@ -50,6 +53,7 @@ fn run(task: Task) -> Result<()> {
         Task::Cluster(args) => cluster::run(&args, |_| Ok(())),
         Task::Demo(args) => cluster::run(&args, demo::install),
         Task::Codegen(args) => codegen::run(&args),
+        Task::Bench => bench::run(),
     }
 }
 

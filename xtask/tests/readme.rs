@@ -111,8 +111,9 @@ fn every_make_target_that_is_named_exists() {
 
 #[test]
 fn every_link_between_documents_leads_somewhere() {
-    let mut documents =
-        vec![root().join("README.md"), root().join("CONTRIBUTING.md"), root().join("ARCHITECTURE.md")];
+    let mut documents = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/schedules.md"]
+        .map(|file| root().join(file))
+        .to_vec();
     documents.extend(fs::read_dir(root().join("docs/adr")).unwrap().map(|entry| entry.unwrap().path()));
     for document in documents {
         let text = fs::read_to_string(&document).unwrap();

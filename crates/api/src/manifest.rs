@@ -14,10 +14,12 @@ use serde_json::{Value, json};
 pub fn read_manifest(object: &Value) -> Result<(ScheduledMachine, Intent), Invalid> {
     let crd = json!(scheduled_machine_crd());
     let mut problems = Problems::default();
+    let mut object = object.clone();
     if let Some(schema) = crd.pointer("/spec/versions/0/schema/openAPIV3Schema") {
-        check_shape(&mut problems, "", object, schema);
+        normalize(&mut object, schema);
+        check_shape(&mut problems, "", &object, schema);
     }
-    let machine = (problems.is_empty()).then(|| serde_json::from_value::<ScheduledMachine>(object.clone()));
+    let machine = (problems.is_empty()).then(|| serde_json::from_value::<ScheduledMachine>(object));
     let mut machine = match machine.transpose() {
         Ok(Some(machine)) => machine,
         Ok(None) => return problems.finish(None),
@@ -33,6 +35,29 @@ pub fn read_manifest(object: &Value) -> Result<(ScheduledMachine, Intent), Inval
         machine.metadata.namespace = Some(named.map_or("default", String::as_str).to_owned());
     }
     Intent::try_from(&machine).map(|intent| (machine, intent))
+}
+
+/// Does what the server does before it looks: a null where none is allowed is as good as no field, and 2e1 is the
+/// whole number 20.
+fn normalize(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            let is_known = |name: &str| schema["properties"].get(name).is_some();
+            fields.retain(|name, child| !(child.is_null() && is_known(name)));
+            for (name, child) in fields {
+                if let Some(known) = schema["properties"].get(name) {
+                    normalize(child, known);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| normalize(item, &schema["items"])),
+        Value::Number(number) if schema["type"] == "integer" => {
+            // A float without a fraction is written without a point.
+            let whole = number.as_f64().and_then(|float| float.to_string().parse::<i64>().ok());
+            *value = whole.map_or_else(|| value.clone(), Value::from);
+        }
+        _ => {}
+    }
 }
 
 /// Compares types, names of fields and required fields with the schema. Bounds and rules are the intent's business.
@@ -53,12 +78,11 @@ fn check_shape(p: &mut Problems, path: &str, value: &Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
             for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                if fields.get(name).is_none_or(Value::is_null) {
+                if !fields.contains_key(name) {
                     p.note(join(path, name), "is required");
                 }
             }
-            // The server drops a null where none is allowed, as if the field were not there.
-            for (name, child) in fields.iter().filter(|(_, child)| !child.is_null()) {
+            for (name, child) in fields {
                 if let Some(known) = schema["properties"].get(name) {
                     check_shape(p, &join(path, name), child, known);
                 } else if let Some(any) = schema.get("additionalProperties") {

@@ -210,16 +210,16 @@ fn what_the_api_server_would_refuse_is_refused_with_every_error() {
     check(
         "5spot schedule preview -f crates/cli/tests/bad/malformed.yaml",
         &expect![[r#"
-            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: spec.clusterName: is required
-            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: spec.bootstrapSpec: is required
-            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: spec.infrastructureSpec: is required
-            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: spec.scheduel: unknown field: remove it, or look for a misspelling
-            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: spec.schedule.daysOfWeek: must be of type array, not string
-            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: spec.schedule.daysOfWeek[1]: "fryday" at character 1 is not a day: expected mon, tue, wed, thu, fri, sat or sun
-            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: spec.schedule.hoursOfDay[0]: "24" at character 3 is not an hour: expected 0 to 23; midnight is 0
-            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
-            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: spec.infrastructureSpec.apiVersion: "apps/v1" is not allowed: write a version of infrastructure.cluster.x-k8s.io or k0smotron.io
-            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: spec.priority: 300 is out of range: write a number from 0 to 255
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.clusterName: is required
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.bootstrapSpec: is required
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.infrastructureSpec: is required
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.scheduel: unknown field: remove it, or look for a misspelling
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.schedule.daysOfWeek: must be of type array, not string
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.daysOfWeek[1]: "fryday" at character 1 is not a day: expected mon, tue, wed, thu, fri, sat or sun
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.hoursOfDay[0]: "24" at character 3 is not an hour: expected 0 to 23; midnight is 0
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: 5-Spot would refuse this: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.infrastructureSpec.apiVersion: "apps/v1" is not allowed: write a version of infrastructure.cluster.x-k8s.io or k0smotron.io
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.priority: 300 is out of range: write a number from 0 to 255
             exit 2
         "#]],
     );
@@ -239,24 +239,24 @@ fn lint_reads_folders_and_many_documents() {
     check(
         "5spot schedule lint -f crates/cli/tests/bad --from 2026-11-15",
         &expect![[r#"
-        crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.clusterName: is required
-        crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.bootstrapSpec: is required
-        crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.infrastructureSpec: is required
-        crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.scheduel: unknown field: remove it, or look for a misspelling
-        crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.schedule.daysOfWeek: must be of type array, not string
-        crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.daysOfWeek[1]: "fryday" at character 1 is not a day: expected mon, tue, wed, thu, fri, sat or sun
-        crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.hoursOfDay[0]: "24" at character 3 is not an hour: expected 0 to 23; midnight is 0
-        crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
-        crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.infrastructureSpec.apiVersion: "apps/v1" is not allowed: write a version of infrastructure.cluster.x-k8s.io or k0smotron.io
-        crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.priority: 300 is out of range: write a number from 0 to 255
-        crates/cli/tests/bad/odd.yaml: document 1, never: warning: the schedule is never active: no instant fits; set enabled to false if that is meant
-        crates/cli/tests/bad/odd.yaml: document 2, always: warning: the schedule is always active: the machine never leaves; a plain Machine does that, if it is meant
-        crates/cli/tests/bad/odd.yaml: document 3, friday-night: warning: the night after fri ends at midnight: sat 00:00 to 06:59 is outside, so at sat 02:00 the machine is not lent; add sat if it should be
-        crates/cli/tests/bad/odd.yaml: document 4, said-twice: warning: daysOfWeek[1] adds nothing to the other items: remove it
-        crates/cli/tests/bad/odd.yaml: document 4, said-twice: warning: hoursOfDay[1] adds nothing to the other items: remove it
-        6 machines, 10 errors, 5 warnings
-        exit 2
-    "#]],
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.clusterName: is required
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.bootstrapSpec: is required
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.infrastructureSpec: is required
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.scheduel: unknown field: remove it, or look for a misspelling
+            crates/cli/tests/bad/malformed.yaml: document 1, misspelled: error: the API server would refuse this: spec.schedule.daysOfWeek: must be of type array, not string
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.daysOfWeek[1]: "fryday" at character 1 is not a day: expected mon, tue, wed, thu, fri, sat or sun
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.schedule.hoursOfDay[0]: "24" at character 3 is not an hour: expected 0 to 23; midnight is 0
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: 5-Spot would refuse this: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.infrastructureSpec.apiVersion: "apps/v1" is not allowed: write a version of infrastructure.cluster.x-k8s.io or k0smotron.io
+            crates/cli/tests/bad/malformed.yaml: document 3, out-of-range: error: the API server would refuse this: spec.priority: 300 is out of range: write a number from 0 to 255
+            crates/cli/tests/bad/odd.yaml: document 1, never: warning: the schedule is never active: no instant fits; set enabled to false if that is meant
+            crates/cli/tests/bad/odd.yaml: document 2, always: warning: the schedule is always active: the machine never leaves; a plain Machine does that, if it is meant
+            crates/cli/tests/bad/odd.yaml: document 3, friday-night: warning: the night after fri ends at midnight: sat 00:00 to 06:59 is outside, so at sat 02:00 the machine is not lent; add sat if it should be
+            crates/cli/tests/bad/odd.yaml: document 4, said-twice: warning: daysOfWeek[1] adds nothing to the other items: remove it
+            crates/cli/tests/bad/odd.yaml: document 4, said-twice: warning: hoursOfDay[1] adds nothing to the other items: remove it
+            6 machines, 10 errors, 5 warnings
+            exit 2
+        "#]],
     );
     check(
         "5spot schedule lint -f examples/business-hours.yaml examples/workstation.yaml --from 2026-11-15",

@@ -96,3 +96,40 @@ async fn what_the_documents_show_is_accepted() {
         assert!(applied.is_ok(), "{file}: {applied:?}");
     }
 }
+
+/// kubectl reads YAML 1.1, in which more words are booleans and numbers than one may think.
+#[tokio::test(flavor = "multi_thread")]
+async fn yaml_is_read_as_kubectl_reads_it() {
+    let (plane, _, namespace) = cluster("yaml").await;
+    let example = fs::read_to_string(from_root("examples/workstation.yaml")).unwrap();
+    let mut verdicts = Vec::new();
+    for (line, instead) in [
+        ("  priority: 20", "  priority: 0x10"),
+        ("  priority: 20", "  priority: 2e1"),
+        ("  priority: 20", "  priority: '20'"),
+        ("  priority: 20", "  priority: ~"),
+        ("  priority: 20", "  killSwitch: off"),
+        ("  priority: 20", "  killSwitch: yes"),
+        ("  priority: 20", "  killSwitch: 'yes'"),
+        ("  priority: 20", "  killSwitch: TRUE"),
+        ("  clusterName: lab", "  clusterName: 12"),
+        ("  clusterName: lab", "  clusterName: on"),
+        ("  clusterName: lab", "  clusterName: \"12\""),
+        ("    hoursOfDay: [\"19-23\"]", "    hoursOfDay: [19-23]"),
+        ("    hoursOfDay: [\"19-23\"]", "    hoursOfDay: [19]"),
+        ("    hoursOfDay: [\"19-23\"]", "    hoursOfDay: ['09']"),
+        ("    daysOfWeek: [mon-fri]", "    daysOfWeek: [mon-fri, no]"),
+        ("    daysOfWeek: [mon-fri]", "    daysOfWeek:\n    - mon-fri\n    - sat # and a comment"),
+    ] {
+        assert!(example.contains(line), "{line}");
+        let text = example.replace(line, instead);
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
+        let ours = fivespot_api::read_manifest(&documents[0]).is_ok();
+        let dry_run = ["create", "--dry-run=server", "-n", &namespace, "-f", "-"];
+        let theirs = plane.kubectl(plane.management(), &dry_run, &text);
+        if ours != theirs.is_ok() {
+            verdicts.push(format!("{}: ours {ours}, kubectl {theirs:?}", instead.trim()));
+        }
+    }
+    assert!(verdicts.is_empty(), "{}", verdicts.join("\n"));
+}

@@ -92,9 +92,7 @@ fn look_at(machine: &Machine, from: Option<&str>) -> Result<Vec<Finding>> {
     let intent = match &machine.verdict {
         Ok(intent) => intent,
         Err(errors) => {
-            let refused =
-                |error: &String| finding(true, format!("the API server would refuse this: {error}"));
-            return Ok(errors.iter().map(refused).collect());
+            return Ok(errors.iter().map(|error| finding(true, error.clone())).collect());
         }
     };
     let now = super::instant(from, intent.schedule.zone())?;

@@ -130,8 +130,7 @@ pub(crate) fn machines_in(file: &Path) -> Result<Vec<Machine>> {
     Ok(ours
         .map(|(document, object)| {
             let name = object["metadata"]["name"].as_str().unwrap_or("(no name)").to_owned();
-            let errors =
-                |invalid: &Invalid| invalid.errors().iter().map(ToString::to_string).collect::<Vec<_>>();
+            let errors = |invalid: &Invalid| invalid.errors().iter().map(refusal).collect::<Vec<_>>();
             let verdict =
                 read_manifest(&object).map(|(_, intent)| intent).map_err(|invalid| errors(&invalid));
             Machine { place: Place { file: shown.clone(), document }, name, object, verdict }
