@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use preview::Preview;
-use source::{Named, Source};
+use source::Source;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -100,12 +100,12 @@ fn preview(args: &PreviewArgs) -> Result<ExitCode> {
         None => TimeZone::system(),
     };
     let mut previews = Vec::new();
-    for Named { name, schedule } in match args.source.read()? {
+    for named in match args.source.read()? {
         Ok(named) => named,
         Err(refusal) => return Ok(refuse(&refusal)),
     } {
-        let from = instant(args.from.as_deref(), schedule.zone())?;
-        previews.push(Preview::new(name, schedule, from, args.weeks)?);
+        let from = instant(args.from.as_deref(), named.schedule.zone())?;
+        previews.push(Preview::new(named, from, args.weeks)?);
     }
     let only = || match &previews[..] {
         [one] => Ok(one),
@@ -133,12 +133,12 @@ fn json(previews: &[Preview]) -> Result<String> {
 
 fn explain(args: &ExplainArgs) -> Result<ExitCode> {
     let mut texts = Vec::new();
-    for Named { name, schedule } in match args.source.read()? {
+    for named in match args.source.read()? {
         Ok(named) => named,
         Err(refusal) => return Ok(refuse(&refusal)),
     } {
-        let at = instant(args.at.as_deref(), schedule.zone())?;
-        texts.push(explain::render(&name, &schedule, at));
+        let at = instant(args.at.as_deref(), named.schedule.zone())?;
+        texts.push(explain::render(&named, at));
     }
     print(&texts.join("\n"))
 }

@@ -152,6 +152,7 @@ fn json_for_scripts() {
             {
               "active": true,
               "from": "2026-10-31T04:00:00Z",
+              "heldBy": null,
               "name": "schedule",
               "rule": "sat, all day",
               "timezone": "America/New_York",
@@ -278,6 +279,20 @@ fn standard_input_and_lists_of_objects_are_read() {
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": [object, object]}).to_string();
     let output = shell("5spot schedule lint -f - --from 2026-11-15", &list);
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "2 machines, 0 errors, 0 warnings\n");
+}
+
+#[test]
+fn a_machine_that_is_held_says_so() {
+    let held = |line: &str, instead: &str| {
+        let example = fs::read_to_string(root().join("examples/workstation.yaml")).unwrap();
+        let text = example.replace(line, &format!("{line}\n{instead}"));
+        let output = shell("5spot schedule explain -f - --at 2026-11-16T20:00", &text);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let disabled = held("  schedule:", "    enabled: false");
+    assert!(disabled.contains("but      schedule.enabled is false: the machine is not lent"), "{disabled}");
+    let killed = held("  clusterName: lab", "  killSwitch: true");
+    assert!(killed.contains("but      killSwitch is true: the machine is not lent"), "{killed}");
 }
 
 #[test]

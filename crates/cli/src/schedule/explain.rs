@@ -1,17 +1,19 @@
 //! Why a machine is lent or not.
 
+use super::source::Named;
 use fivespot_core::schedule::{Schedule, Window};
 use jiff::Timestamp;
 use std::fmt::Write;
 
-pub(crate) fn render(name: &str, schedule: &Schedule, at: Timestamp) -> String {
+pub(crate) fn render(named: &Named, at: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = draw(&mut out, name, schedule, at);
+    let _ = draw(&mut out, named, at);
     out
 }
 
-fn draw(out: &mut String, name: &str, schedule: &Schedule, at: Timestamp) -> std::fmt::Result {
+fn draw(out: &mut String, named: &Named, at: Timestamp) -> std::fmt::Result {
+    let Named { name, schedule, held_by } = named;
     let zone = schedule.zone();
     let local = at.to_zoned(zone.clone());
     let zone_name = zone.iana_name().unwrap_or("UTC");
@@ -22,6 +24,9 @@ fn draw(out: &mut String, name: &str, schedule: &Schedule, at: Timestamp) -> std
     for part in schedule.rule().parts(local.datetime()) {
         let verdict = if part.holds { "is in" } else { "is not in" };
         writeln!(out, "  {:<8} {} {verdict} {}", part.what, part.value, part.wanted)?;
+    }
+    if let Some(held_by) = held_by {
+        writeln!(out, "  but      {held_by}: the machine is not lent, whatever the schedule says")?;
     }
     match until {
         None => writeln!(out, "  next     nothing changes any more"),

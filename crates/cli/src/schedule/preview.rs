@@ -1,5 +1,6 @@
 //! What every form of a preview shows: days with their hours, and changes.
 
+use super::source::Named;
 use anyhow::{Context, Result};
 use fivespot_core::schedule::{Schedule, Transition};
 use fivespot_core::zone;
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 pub(crate) struct Preview {
     pub(crate) name: String,
     pub(crate) schedule: Schedule,
+    pub(crate) held_by: Option<&'static str>,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
     pub(crate) days: Vec<Day>,
@@ -35,7 +37,8 @@ pub(crate) enum Hour {
 }
 
 impl Preview {
-    pub(crate) fn new(name: String, schedule: Schedule, from: Timestamp, weeks: u8) -> Result<Self> {
+    pub(crate) fn new(named: Named, from: Timestamp, weeks: u8) -> Result<Self> {
+        let Named { name, schedule, held_by } = named;
         let first = from.to_zoned(schedule.zone().clone());
         let to = first
             .checked_add(i64::from(weeks).weeks())
@@ -46,7 +49,7 @@ impl Preview {
         for ahead in 0..count {
             days.push(Day::new(&schedule, first.date().checked_add(ahead.days())?)?);
         }
-        Ok(Self { name, schedule, from, to, days })
+        Ok(Self { name, schedule, held_by, from, to, days })
     }
 
     /// The changes that are shown.
@@ -89,6 +92,7 @@ impl Preview {
             "from": self.from.to_string(),
             "to": self.to.to_string(),
             "active": self.schedule.at(self.from).active,
+            "heldBy": self.held_by,
             "transitions": transitions,
         })
     }

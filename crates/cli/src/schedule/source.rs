@@ -34,6 +34,8 @@ pub(crate) struct Source {
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) schedule: Schedule,
+    /// What keeps the machine out whatever the schedule says.
+    pub(crate) held_by: Option<&'static str>,
 }
 
 impl Source {
@@ -44,7 +46,10 @@ impl Source {
         let mut refusals = String::new();
         for machine in machines_in(file)? {
             match machine.verdict {
-                Ok(intent) => named.push(Named { name: machine.name, schedule: intent.schedule }),
+                Ok(intent) => {
+                    let held_by = held_by(&machine.object);
+                    named.push(Named { name: machine.name, schedule: intent.schedule, held_by });
+                }
                 Err(errors) => refusals.push_str(&machine.place.refusal(&machine.name, &errors)),
             }
         }
@@ -73,7 +78,7 @@ impl Source {
         };
         let schedule = schedule();
         Ok(match problems.finish(schedule) {
-            Ok(schedule) => Ok(vec![Named { name: "schedule".to_owned(), schedule }]),
+            Ok(schedule) => Ok(vec![Named { name: "schedule".to_owned(), schedule, held_by: None }]),
             Err(invalid) => {
                 let errors: Vec<String> =
                     invalid.errors().iter().map(|error| format!("5spot: {error}")).collect();
@@ -81,6 +86,13 @@ impl Source {
             }
         })
     }
+}
+
+fn held_by(object: &Value) -> Option<&'static str> {
+    if object["spec"]["killSwitch"] == true {
+        return Some("killSwitch is true");
+    }
+    (object["spec"]["schedule"]["enabled"] == false).then_some("schedule.enabled is false")
 }
 
 /// A ScheduledMachine in a file, and what the API server would say to it.

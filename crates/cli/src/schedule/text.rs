@@ -25,6 +25,9 @@ fn draw(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Res
     writeln!(out, "{}: {}", preview.name, preview.schedule.rule())?;
     writeln!(out, "read in {zone_name} (tzdata {}); {state} at {}", zone::database_version(), preview.from)?;
     writeln!(out)?;
+    if let Some(held_by) = preview.held_by {
+        writeln!(out, "{held_by}: the machine is not lent, whatever is shown here\n")?;
+    }
     writeln!(out, "{}  {zone_name}", hours_line(0))?;
     if viewer_name != zone_name
         && let Some(noon) =
