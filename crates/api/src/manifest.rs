@@ -7,6 +7,7 @@
 use crate::{ScheduledMachine, scheduled_machine_crd};
 use fivespot_core::field::{Invalid, Problems};
 use fivespot_core::intent::Intent;
+use fivespot_core::name;
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
@@ -21,7 +22,12 @@ static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
 pub fn read_manifest(object: &Value) -> Result<(ScheduledMachine, Intent), Invalid> {
     let mut problems = Problems::default();
     let mut object = object.clone();
+    // The server takes the status from nobody but the controller: what a file says there is dropped.
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
     normalize(&mut object, &SCHEMA);
+    check_envelope(&mut problems, &object);
     check_shape(&mut problems, "", &object, &SCHEMA);
     let machine = (problems.is_empty()).then(|| serde_json::from_value::<ScheduledMachine>(object));
     let mut machine = match machine.transpose() {
@@ -32,6 +38,9 @@ pub fn read_manifest(object: &Value) -> Result<(ScheduledMachine, Intent), Inval
             return problems.finish(None);
         }
     };
+    if machine.metadata.name.is_none() {
+        machine.metadata.name.clone_from(&machine.metadata.generate_name);
+    }
     if machine.metadata.namespace.is_none() {
         // Whoever applies the file chooses; the one an embedded object names is the one that would do.
         let spec = &machine.spec;
@@ -41,15 +50,77 @@ pub fn read_manifest(object: &Value) -> Result<(ScheduledMachine, Intent), Inval
     Intent::try_from(&machine).map(|intent| (machine, intent))
 }
 
+/// What every object has: its type, and metadata as Kubernetes defines them.
+fn check_envelope(p: &mut Problems, object: &Value) {
+    for (field, wanted) in [("apiVersion", API_VERSION), ("kind", "ScheduledMachine")] {
+        if object[field] != wanted {
+            p.note(field, format!("must be {wanted}"));
+        }
+    }
+    let metadata = &object["metadata"];
+    let Some(fields) = metadata.as_object() else {
+        p.note("metadata", "is required");
+        return;
+    };
+    for (name, value) in fields {
+        let path = format!("metadata.{name}");
+        match name.as_str() {
+            "name" | "namespace" | "generateName" => match value.as_str() {
+                Some(_) if name == "generateName" => {}
+                Some(text) => {
+                    p.keep(&path, name::object_name(text));
+                }
+                None => p.note(path, format!("must be of type string, not {}", type_of(value))),
+            },
+            "labels" | "annotations" => check_texts(p, &path, value),
+            known if METADATA.contains(&known) => {}
+            _ => p.note(path, "unknown field: remove it, or look for a misspelling"),
+        }
+    }
+    if !fields.contains_key("name") && !fields.contains_key("generateName") {
+        p.note("metadata.name", "is required");
+    }
+}
+
+/// Fields of metadata beside those that are checked one by one; the server owns most of them.
+const METADATA: [&str; 9] = [
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generation",
+    "managedFields",
+    "ownerReferences",
+    "resourceVersion",
+    "uid",
+];
+
+const API_VERSION: &str = "5spot.finos.org/v1alpha1";
+
+/// Labels or annotations: texts under qualified keys.
+fn check_texts(p: &mut Problems, path: &str, map: &Value) {
+    for (key, value) in map.as_object().into_iter().flatten() {
+        let path = format!("{path}[{key}]");
+        p.keep(&path, name::qualified_key(key));
+        match value.as_str() {
+            Some(text) if path.starts_with("metadata.labels") => {
+                p.keep(&path, name::label_value(text));
+            }
+            Some(_) => {}
+            None => p.note(path, format!("must be of type string, not {}", type_of(value))),
+        }
+    }
+}
+
 /// Does what the server does before it looks: a null where none is allowed is as good as no field, and 2e1 is the
 /// whole number 20.
 fn normalize(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
-            let is_known = |name: &str| schema["properties"].get(name).is_some();
-            fields.retain(|name, child| !(child.is_null() && is_known(name)));
+            let of = |name: &str| schema["properties"].get(name).or(schema.get("additionalProperties"));
+            fields.retain(|name, child| !(child.is_null() && of(name).is_some()));
             for (name, child) in fields {
-                if let Some(known) = schema["properties"].get(name) {
+                if let Some(known) = of(name) {
                     normalize(child, known);
                 }
             }
@@ -108,6 +179,7 @@ fn check_shape(p: &mut Problems, path: &str, value: &Value, schema: &Value) {
 /// Places whose content this schema does not describe: metadata is Kubernetes', an inner spec its provider's.
 fn is_open(path: &str, name: &str, schema: &Value) -> bool {
     let is_envelope = path.is_empty() && matches!(name, "apiVersion" | "kind");
+    // Metadata was looked at before.
     is_envelope || path == "metadata" || schema["x-kubernetes-preserve-unknown-fields"] == true
 }
 

@@ -52,18 +52,21 @@ pub fn at_most(text: &str, most: usize) -> Result<(), NameError> {
 
 /// A label, annotation or taint key that the user may set: a qualified name outside the reserved domains.
 pub fn free_key(key: &str) -> Result<(), NameError> {
+    qualified_key(key)?;
+    match key.split_once('/').and_then(|(prefix, _)| reserved_domain(prefix)) {
+        Some(domain) => Err(NameError::Reserved { key: key.to_owned(), domain }),
+        None => Ok(()),
+    }
+}
+
+/// A qualified name, whoever's.
+pub fn qualified_key(key: &str) -> Result<(), NameError> {
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
     let well_formed = prefix.is_none_or(is_subdomain) && !name.is_empty() && is_label_value(name);
-    if !well_formed {
-        return Err(NameError::Key(key.to_owned()));
-    }
-    match prefix.and_then(reserved_domain) {
-        Some(domain) => Err(NameError::Reserved { key: key.to_owned(), domain }),
-        None => Ok(()),
-    }
+    if well_formed { Ok(()) } else { Err(NameError::Key(key.to_owned())) }
 }
 
 /// A label value; the empty one is legal.

@@ -84,6 +84,17 @@ const SCANNED_MINUTES: i64 = 26 * 60;
 fn check(sample: &Sample, zone: &TimeZone, from: Timestamp, local: &[DateTime]) {
     let schedule = Schedule::new(sample.rule, zone.clone());
     let mut window = schedule.at(from);
+    let until = window.until.unwrap();
+    let plainly = |at: Timestamp| (sample.is_active)(zone.to_datetime(at));
+    let place = || format!("{} in {:?} from {from} until {until}", sample.name, zone.iana_name());
+    // Also where the end lies beyond the scan: it is a change, and nothing changes right before it.
+    assert!(plainly(until) != window.active && plainly(until - 1.second()) == window.active, "{}", place());
+    assert_eq!(
+        (schedule.is_active(from), schedule.is_active(until)),
+        (window.active, !window.active),
+        "{}",
+        place()
+    );
     let mut transitions = schedule.transitions(from);
     for (minute, local) in local.iter().enumerate() {
         let now = from + i64::try_from(minute).unwrap().minutes();
@@ -98,6 +109,27 @@ fn check(sample: &Sample, zone: &TimeZone, from: Timestamp, local: &[DateTime]) 
             sample.name,
             zone.iana_name(),
         );
+    }
+}
+
+/// Ends that lie weeks away, found by a scan of every minute until then.
+#[test]
+fn far_ends_are_the_first_changes() {
+    let mut random = Random(0x5_5908);
+    let samples = samples();
+    let zones = zones();
+    for _ in 0..400 {
+        let zone = &zones[usize::try_from(random.below(u64::try_from(zones.len()).unwrap())).unwrap()];
+        let sample = &samples[usize::try_from(random.below(8)).unwrap()];
+        let from = Timestamp::from_second(
+            946_684_800 + i64::try_from(random.below(1_199_000_000) / 60 * 60).unwrap(),
+        );
+        let from = from.unwrap();
+        let active = (sample.is_active)(zone.to_datetime(from));
+        let minutes = (1_i64..200_000).map(|minute| from + minute.minutes());
+        let first = minutes.into_iter().find(|at| (sample.is_active)(zone.to_datetime(*at)) != active);
+        let schedule = Schedule::new(sample.rule, zone.clone());
+        assert_eq!(schedule.at(from).until, first, "{} in {:?} from {from}", sample.name, zone.iana_name());
     }
 }
 

@@ -7,7 +7,7 @@
 //! backwards or mixes a number and a name. One addition: `sun` at the end of a range is day 7, so that `fri-sun` means what it says.
 
 use super::DAY_SECONDS;
-use super::ranges::{Domain, SyntaxError, Token, parse_range, write_list};
+use super::ranges::{Domain, SyntaxError, Token, parse_range, refuse_foreign_characters, write_list};
 use jiff::Timestamp;
 use jiff::civil::{self, Date};
 use jiff::tz::Offset;
@@ -256,6 +256,7 @@ fn date(day: i64) -> Option<Date> {
 }
 
 fn parse_field(field: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
+    refuse_foreign_characters(field)?;
     let mut bits = 0;
     for part in field.split(&[',']) {
         bits |= parse_part(part, domain)?;
@@ -271,13 +272,17 @@ fn parse_part(part: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
         return Err(SyntaxError::new(at, format!("\"{text}\" at character {place} has more than one \"/\"")));
     };
     let is_star = range.text == "*";
-    let (first, last) = if is_star { (domain.first, domain.last) } else { ascending(range, domain)? };
+    let written = step.map(|step| format!("/{}", step.text)).unwrap_or_default();
+    let (first, last) =
+        if is_star { (domain.first, domain.last) } else { ascending(range, &written, domain)? };
     let step = match step {
         None => 1,
         Some(step) if !is_star && !range.text.contains('-') => {
             let (Token { text, at }, place) = (range, part.place());
             let problem = format!("\"{}\" at character {place} steps from a single value", part.text);
-            let (turn, _) = ends(text, domain);
+            parse_step(step, domain)?;
+            let (turn, again) = ends(text, domain);
+            let text = if text == "7" { again.as_str() } else { text };
             return Err(
                 SyntaxError::new(at, problem).hint(format!("did you mean {text}-{turn}/{}?", step.text))
             );
@@ -288,7 +293,7 @@ fn parse_part(part: Token<'_>, domain: &Domain) -> Result<u64, SyntaxError> {
 }
 
 /// Reads a range whose ends are both numbers or both names, and which does not run backwards.
-fn ascending(range: Token<'_>, domain: &Domain) -> Result<(u8, u8), SyntaxError> {
+fn ascending(range: Token<'_>, step: &str, domain: &Domain) -> Result<(u8, u8), SyntaxError> {
     let (first, last) = parse_range(range, domain)?;
     let (Token { text, at }, place) = (range, range.place());
     let Some((start, end)) = text.split_once('-') else { return Ok((first, last)) };
@@ -306,8 +311,8 @@ fn ascending(range: Token<'_>, domain: &Domain) -> Result<(u8, u8), SyntaxError>
     let problem = format!("\"{text}\" at character {place} runs backwards");
     // 7 is the Sunday that begins the week, not the one that ends it.
     let hint = match first {
-        7 if domain.last == 7 => format!("did you mean {again}-{end}?"),
-        _ => format!("did you mean {start}-{turn},{again}-{end}?"),
+        7 if domain.last == 7 => format!("did you mean {again}-{end}{step}?"),
+        _ => format!("did you mean {start}-{turn}{step},{again}-{end}{step}?"),
     };
     Err(SyntaxError::new(at, problem).hint(hint))
 }
@@ -420,6 +425,8 @@ mod tests {
             ("* * * * ", "mon/2", ""),
             ("* * * * ", "5-0", ""),
             ("* * * * ", "7-3", ""),
+            ("* * * * ", "7/2", ""),
+            ("* ", "11-2/3", " * * *"),
         ] {
             let error = Cron::parse(&format!("{before}{bad}{after}")).unwrap_err().to_string();
             let hint = error.rsplit_once("did you mean ").unwrap().1.trim_end_matches('?');

@@ -58,6 +58,11 @@ impl Schedule {
         &self.zone
     }
 
+    /// Whether the machine is lent at `now`. Costs less than [`Schedule::at`], which also looks for the end.
+    pub fn is_active(&self, now: Timestamp) -> bool {
+        self.constant.unwrap_or_else(|| self.rule.holds(self.local(now)))
+    }
+
     /// What holds at `now`, and until when.
     pub fn at(&self, now: Timestamp) -> Window {
         if let Some(active) = self.constant {

@@ -83,9 +83,10 @@ pub(super) fn parse_list(text: &str, domain: &Domain) -> Result<u64, SyntaxError
             format!("is empty: expected {expected}, a range such as a-b, or a comma list"),
         ));
     }
-    refuse_foreign_characters(text)?;
+    let list = Token { text, at: 0 };
+    refuse_foreign_characters(list)?;
     let mut bits = 0;
-    for part in (Token { text, at: 0 }).split(&[',']) {
+    for part in list.split(&[',']) {
         let (start, end) = parse_range(part, domain)?;
         bits |= span(start, end, domain);
     }
@@ -93,8 +94,9 @@ pub(super) fn parse_list(text: &str, domain: &Domain) -> Result<u64, SyntaxError
 }
 
 /// Characters that come from word processors and from habit, named before anything else is read.
-pub(super) fn refuse_foreign_characters(text: &str) -> Result<(), SyntaxError> {
-    for (at, c) in text.chars().enumerate() {
+pub(super) fn refuse_foreign_characters(token: Token<'_>) -> Result<(), SyntaxError> {
+    for (i, c) in token.text.chars().enumerate() {
+        let at = token.at + i;
         let place = at + 1;
         if matches!(c, '\u{2010}'..='\u{2015}' | '\u{2212}') {
             let problem = format!("\"{c}\" at character {place} is a typographic dash: write \"-\"");
@@ -211,14 +213,14 @@ fn near_miss(text: &str, domain: &Domain) -> Option<String> {
 fn near_number(text: &str, domain: &Domain) -> Option<String> {
     let fits = |n: u8| (domain.first..=domain.last).contains(&n).then_some(n);
     let meant = |n: u8| format!("did you mean {n}?");
-    if domain.last == 23 {
+    if domain.wraps && domain.last == 23 {
         if text == "24" {
             return Some("midnight is 0".to_owned());
         }
-        if let Some(hour) = text.strip_suffix("am").and_then(|h| h.trim_end().parse::<u8>().ok()) {
+        if let Some(hour) = text.strip_suffix("am").and_then(on_the_dial) {
             return fits(hour % 12).map(meant);
         }
-        if let Some(hour) = text.strip_suffix("pm").and_then(|h| h.trim_end().parse::<u8>().ok()) {
+        if let Some(hour) = text.strip_suffix("pm").and_then(on_the_dial) {
             return fits(hour % 12 + 12).map(meant);
         }
         if let Some((hour, _)) = text.split_once(':') {
@@ -227,6 +229,11 @@ fn near_number(text: &str, domain: &Domain) -> Option<String> {
         }
     }
     fits(text.parse().ok()?).map(meant)
+}
+
+/// An hour as a clock with twelve of them shows it.
+fn on_the_dial(text: &str) -> Option<u8> {
+    text.trim_end().parse().ok().filter(|hour| (1..=12).contains(hour))
 }
 
 /// Whether `text` is `name` with one character changed, or two neighbours swapped.
