@@ -6,8 +6,8 @@
 //! what to write: `@daily` and its like, `?`, `L`, `W`, `#`, a step on a single value, a range that runs
 //! backwards or mixes a number and a name. One addition: `sun` at the end of a range is day 7, so that `fri-sun` means what it says.
 
-use super::DAY_SECONDS;
 use super::ranges::{Domain, SyntaxError, Token, parse_range, refuse_foreign_characters, write_list};
+use super::{DAY_SECONDS, Days, Hours};
 use jiff::Timestamp;
 use jiff::civil::{self, Date};
 use jiff::tz::Offset;
@@ -177,6 +177,14 @@ impl Cron {
         let day_of_month = has(self.days_of_month, date.day());
         let day_of_week = has(self.days_of_week, date.weekday().to_sunday_zero_offset());
         if self.either_day() { day_of_month || day_of_week } else { day_of_month && day_of_week }
+    }
+
+    /// The days and hours of an expression that says nothing but these: any date, any month, whole hours.
+    pub(super) fn weekly(&self) -> Option<(Days, Hours)> {
+        let only_weekly =
+            !self.restricted_days[0] && self.days_of_month == 0xffff_fffe && self.months == 0x1ffe;
+        let monday_first = self.days_of_week >> 1 | (self.days_of_week & 1) << 6;
+        (only_weekly && self.minutes == ALL_MINUTES).then_some((Days(monday_first), Hours(self.hours)))
     }
 
     pub(super) fn has_month(&self, month: i8) -> bool {
@@ -350,6 +358,7 @@ mod tests {
     use super::*;
     use expect_test::{Expect, expect};
     use jiff::civil::{DateTime, date};
+    use proptest::prelude::*;
 
     fn check_error(text: &str, expect: &Expect) {
         expect.assert_eq(&Cron::parse(text).unwrap_err().to_string());
@@ -411,6 +420,30 @@ mod tests {
             let cron = Cron::parse(text).unwrap();
             assert_eq!(cron.to_string(), printed);
             assert_eq!(Cron::parse(printed), Ok(cron), "{text}");
+        }
+    }
+
+    /// A field: a star, a value, a range, steps, and lists of these.
+    fn field(first: u8, last: u8) -> impl Strategy<Value = String> {
+        let range = (first..=last, first..=last).prop_map(|(a, b)| (a.min(b), a.max(b)));
+        let part = prop_oneof![
+            Just("*".to_owned()),
+            (1..=last).prop_map(|step| format!("*/{step}")),
+            (first..=last).prop_map(|value| value.to_string()),
+            range.clone().prop_map(|(a, b)| format!("{a}-{b}")),
+            (range, 1..=last).prop_map(|((a, b), step)| format!("{a}-{b}/{step}")),
+        ];
+        proptest::collection::vec(part, 1..4).prop_map(|parts| parts.join(","))
+    }
+
+    proptest! {
+        #[test]
+        fn any_expression_prints_as_it_reads(
+            fields in (field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 7)),
+        ) {
+            let (minute, hour, date, month, weekday) = fields;
+            let cron = Cron::parse(&format!("{minute} {hour} {date} {month} {weekday}")).unwrap();
+            prop_assert_eq!(Cron::parse(&cron.to_string()), Ok(cron));
         }
     }
 

@@ -61,28 +61,28 @@ impl fmt::Display for Finding {
                 write!(
                     f,
                     "the night after {day} ends at midnight: {next} 00:00 to {until_hour:02}:59 is outside, so at {next} \
-                     {sample:02}:00 the machine is not lent; add {next} if it should be"
+                     {sample:02}:00 the machine is not lent; with {next} added it is, and so is the evening of {next}"
                 )
             }
-            Self::Skipped { at, to } => write!(
-                f,
-                "on {} the clocks skip {} to {}, which is inside the window: it is that much shorter",
-                at.date(),
-                at.time(),
-                to.time()
-            ),
-            Self::Repeated { at, to } => write!(
-                f,
-                "on {} the clocks repeat {} to {}, which is inside the window: it is that much longer",
-                at.date(),
-                at.time(),
-                to.time()
-            ),
+            Self::Skipped { at, to } => {
+                let (at, to) = span(*at, *to);
+                write!(f, "the clocks skip {at} to {to}: what of the window lies there does not happen")
+            }
+            Self::Repeated { at, to } => {
+                let (at, to) = span(*at, *to);
+                write!(f, "the clocks repeat {at} to {to}: what of the window lies there happens twice")
+            }
             Self::Redundant { field, index } => {
                 write!(f, "{field}[{index}] adds nothing to the other items: remove it")
             }
         }
     }
+}
+
+/// Two local times, the date of the second only if it is another one.
+fn span(from: DateTime, to: DateTime) -> (String, String) {
+    let second = if from.date() == to.date() { "%H:%M" } else { "%Y-%m-%d %H:%M" };
+    (from.strftime("%Y-%m-%d %H:%M").to_string(), to.strftime(second).to_string())
 }
 
 /// What to look at in a schedule, as seen from `now`: changes of clocks are those of the year that follows.
@@ -92,10 +92,10 @@ pub fn lint(schedule: &Schedule, now: Timestamp) -> Vec<Finding> {
         super::Window { active: false, until: None } => return vec![Finding::Never],
         super::Window { .. } => {}
     }
-    let mut findings = Vec::new();
-    if let Rule::Calendar { days, hours } = schedule.rule() {
-        findings.extend(cut_nights(*days, *hours));
-    }
+    let mut findings = match schedule.rule() {
+        Rule::Calendar { days, hours } => cut_nights(*days, *hours),
+        Rule::Cron(cron) => cron.weekly().map_or_else(Vec::new, |(days, hours)| cut_nights(days, hours)),
+    };
     findings.extend(changes_of_clocks(schedule, now));
     findings
 }
@@ -124,14 +124,14 @@ pub fn redundant(days: &[Days], hours: &[Hours]) -> Vec<Finding> {
     found
 }
 
-fn cut_nights(days: Days, hours: Hours) -> Option<Finding> {
+/// The last day of every run of days, if the hours run past midnight.
+fn cut_nights(days: Days, hours: Hours) -> Vec<Finding> {
     let runs_past_midnight = hours != Hours::ALL && hours.contains(23) && hours.contains(0);
-    let last = Weekday::Monday
-        .cycle_forward()
-        .take(7)
-        .find(|day| days.contains(*day) && !days.contains(day.next()))?;
     let until_hour = hours.0.trailing_ones().saturating_sub(1);
-    runs_past_midnight.then_some(Finding::NightIsCut { day: last, until_hour })
+    let week = Weekday::Monday.cycle_forward().take(7);
+    week.filter(|day| runs_past_midnight && days.contains(*day) && !days.contains(day.next()))
+        .map(|day| Finding::NightIsCut { day, until_hour })
+        .collect()
 }
 
 /// The next change of clocks forward and the next one back that fall inside.
@@ -156,4 +156,54 @@ fn changes_of_clocks(schedule: &Schedule, now: Timestamp) -> Vec<Finding> {
         }
     }
     skipped.into_iter().chain(repeated).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Cron;
+    use super::*;
+    use crate::zone;
+    use expect_test::{Expect, expect};
+
+    fn check(rule: Rule, zone: &str, now: &str, expect: &Expect) {
+        let schedule = Schedule::new(rule, zone::lookup(zone).unwrap());
+        let found = lint(&schedule, now.parse().unwrap());
+        expect.assert_eq(&found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+    }
+
+    fn lists(days: &str, hours: &str) -> Rule {
+        Rule::Calendar { days: Days::parse(days).unwrap(), hours: Hours::parse(hours).unwrap() }
+    }
+
+    fn cron(text: &str) -> Rule {
+        Rule::Cron(Cron::parse(text).unwrap())
+    }
+
+    #[test]
+    fn every_night_that_is_cut_is_named() {
+        let now = "2026-11-15T00:00:00Z";
+        check(lists("mon,wed-thu", "22-6"), "UTC", now, &expect![[r#"
+            the night after mon ends at midnight: tue 00:00 to 06:59 is outside, so at tue 02:00 the machine is not lent; with tue added it is, and so is the evening of tue
+            the night after thu ends at midnight: fri 00:00 to 06:59 is outside, so at fri 02:00 the machine is not lent; with fri added it is, and so is the evening of fri"#]]);
+        check(cron("* 22-23,0-6 * * mon-fri"), "UTC", now, &expect!["the night after fri ends at midnight: sat 00:00 to 06:59 is outside, so at sat 02:00 the machine is not lent; with sat added it is, and so is the evening of sat"]);
+        check(lists("mon-fri", "9-17"), "UTC", now, &expect![[""]]);
+        check(cron("* 22-23,0-6 1 * *"), "UTC", now, &expect![[""]]);
+    }
+
+    #[test]
+    fn clocks_that_touch_the_window_are_named() {
+        let now = "2026-11-15T00:00:00Z";
+        check(lists("sun", "1"), "America/New_York", now, &expect!["the clocks repeat 2027-11-07 01:00 to 02:00: what of the window lies there happens twice"]);
+        check(cron("30 2 * * *"), "America/New_York", now, &expect!["the clocks skip 2027-03-14 02:00 to 03:00: what of the window lies there does not happen"]);
+        check(lists("mon-fri", "9-17"), "America/New_York", now, &expect![[""]]);
+        check(lists("fri", "12"), "Pacific/Apia", "2011-12-01T00:00:00Z", &expect!["the clocks skip 2011-12-30 00:00 to 2011-12-31 00:00: what of the window lies there does not happen"]);
+    }
+
+    #[test]
+    fn of_equal_items_the_later_is_redundant() {
+        let days = ["mon-fri", "wed", "mon-fri"].map(|item| Days::parse(item).unwrap());
+        let found = redundant(&days, &[]);
+        let redundant = |index| Finding::Redundant { field: "daysOfWeek", index };
+        assert_eq!(found, [redundant(1), redundant(2)]);
+    }
 }
