@@ -12,9 +12,9 @@ use crate::output::{ERROR, print};
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
 use fivespot_core::zone;
-use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
-use jiff::tz::TimeZone;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{Timestamp, Zoned};
 use preview::Preview;
 use source::Source;
 use std::path::PathBuf;
@@ -117,6 +117,9 @@ fn preview(args: &PreviewArgs) -> Result<ExitCode> {
         }
         Format::Json => json(&previews)?,
         Format::Svg => svg::render(only()?),
+        Format::Ics if previews.iter().all(|preview| preview.windows().is_empty()) => {
+            bail!("nothing is lent in these weeks: there is no event to write")
+        }
         Format::Ics => ics::render(&previews),
     })
 }
@@ -150,13 +153,28 @@ fn refuse(refusal: &str) -> ExitCode {
 
 /// Reads an instant, or a date or time on the clocks of `zone`; of a time that comes twice the first is meant.
 fn instant(text: Option<&str>, zone: &TimeZone) -> Result<Timestamp> {
-    let Some(text) = text else { return Ok(Timestamp::now()) };
+    let Some(text) = text else {
+        let now = Timestamp::now();
+        return Ok(Timestamp::from_second(now.as_second()).unwrap_or(now));
+    };
+    if let Ok(zoned) = text.parse::<Zoned>() {
+        return Ok(zoned.timestamp());
+    }
     if let Ok(instant) = text.parse::<Timestamp>() {
         return Ok(instant);
     }
-    let local = text.parse::<DateTime>().or_else(|_| text.parse::<Date>().map(DateTime::from));
-    let local = local.with_context(|| {
-        format!("\"{text}\" is not a time: write 2026-11-16T03:00:00Z, or 2026-11-16T03:00 or 2026-11-16 on local clocks")
-    })?;
-    Ok(local.to_zoned(zone.clone())?.timestamp())
+    let local = text.parse::<DateTime>().or_else(|_| text.parse::<Date>().map(DateTime::from)).ok();
+    let Some(local) = local else {
+        bail!(
+            "\"{text}\" is not a time: write 2026-11-16T03:00:00Z, or 2026-11-16T03:00 or 2026-11-16 on local clocks"
+        )
+    };
+    let ambiguous = zone.to_ambiguous_zoned(local);
+    if let AmbiguousOffset::Gap { .. } = ambiguous.offset() {
+        let name = zone.iana_name().unwrap_or_default();
+        eprintln!(
+            "5spot: {local} does not exist in {name}, where the clocks skip it: reading the time after the jump"
+        );
+    }
+    Ok(ambiguous.compatible()?.timestamp())
 }

@@ -197,6 +197,7 @@ impl Hours {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::zone;
     use expect_test::{Expect, expect};
     use proptest::prelude::*;
 
@@ -310,6 +311,9 @@ mod tests {
         for (a, b) in (0..24).flat_map(|a| (0..a).map(move |b| (a, b))) {
             assert_eq!(Hours::parse(&format!("{a}-{b}")), Hours::parse(&format!("{a}-23,0-{b}")), "{a}-{b}");
         }
+        for (a, b) in (0..7).flat_map(|a| (0..a).map(move |b| (DAY.names[a], DAY.names[b]))) {
+            assert_eq!(Days::parse(&format!("{a}-{b}")), Days::parse(&format!("{a}-sun,mon-{b}")), "{a}-{b}");
+        }
     }
 
     proptest! {
@@ -328,8 +332,14 @@ mod tests {
             let rule = Rule::Calendar { days: Days(days), hours: Hours(hours) };
             let other_days = Rule::Calendar { days: Days(!days & 0x7f), hours: Hours::ALL };
             let other_hours = Rule::Calendar { days: Days(days), hours: Hours(!hours & Hours::ALL.0) };
-            let held = [rule, other_days, other_hours].map(|rule| u8::from(rule.holds(at)));
-            prop_assert_eq!(held.iter().sum::<u8>(), 1);
+            let zone = zone::lookup("America/New_York").unwrap();
+            let now = jiff::Timestamp::from_second(at).unwrap();
+            let windows = [rule, other_days, other_hours].map(|rule| Schedule::new(rule, zone.clone()).at(now));
+            prop_assert_eq!(windows.iter().filter(|window| window.active).count(), 1);
+            // One goes exactly when another comes.
+            let ends = windows.iter().filter(|window| window.active).find_map(|window| window.until);
+            let begins = windows.iter().filter(|window| !window.active).filter_map(|window| window.until).min();
+            prop_assert_eq!(ends, begins);
         }
 
         #[test]

@@ -242,12 +242,12 @@ fn path_in(row: &Row, text: &str) -> String {
     if named { path } else { String::new() }
 }
 
-/// The server fills in defaults, and so do our types: both must come to the same wish.
+/// The server fills in defaults and drops nulls, and so do we: both must come to the same wish.
 fn defaults_differ(row: &Row, sent: &Value, stored: &DynamicObject) -> Option<String> {
-    let mut sent: ScheduledMachine = serde_json::from_value(sent.clone()).unwrap();
-    sent.metadata.namespace.clone_from(&stored.metadata.namespace);
+    let mut sent = sent.clone();
+    sent["metadata"]["namespace"] = json!(stored.metadata.namespace);
+    let (sent, ours) = read_manifest(&sent).unwrap();
     let stored: ScheduledMachine = serde_json::from_value(json!(stored)).unwrap();
-    let ours = Intent::try_from(&sent).unwrap();
     let theirs = Intent::try_from(&stored).unwrap();
     (ours != theirs || sent.spec != stored.spec)
         .then(|| format!("{}: the server stored another wish than we read:\n{ours:?}\n{theirs:?}", row.name))

@@ -5,6 +5,9 @@ use fivespot_core::schedule::{Schedule, Window};
 use jiff::Timestamp;
 use std::fmt::Write;
 
+/// Changes of clocks that are shown; a change of the schedule can be decades away.
+const SHOWN: usize = 2;
+
 pub(crate) fn render(named: &Named, at: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -13,12 +16,17 @@ pub(crate) fn render(named: &Named, at: Timestamp) -> String {
 }
 
 fn draw(out: &mut String, named: &Named, at: Timestamp) -> std::fmt::Result {
-    let Named { name, schedule, held_by } = named;
+    let Named { name, schedule, held_by, .. } = named;
     let zone = schedule.zone();
     let local = at.to_zoned(zone.clone());
     let zone_name = zone.iana_name().unwrap_or("UTC");
     let Window { active, until } = schedule.at(at);
-    writeln!(out, "{name}: {} at {at}", if active { "lent" } else { "not lent" })?;
+    let state = match (held_by, active) {
+        (Some(_), _) => "held back",
+        (None, true) => "lent",
+        (None, false) => "not lent",
+    };
+    writeln!(out, "{name}: {state} at {at}")?;
     writeln!(out, "  rule     {}", schedule.rule())?;
     writeln!(out, "  local    {} in {zone_name}", local.strftime("%a %Y-%m-%d %H:%M:%S %Z (UTC%:z)"))?;
     for part in schedule.rule().parts(local.datetime()) {
@@ -26,7 +34,7 @@ fn draw(out: &mut String, named: &Named, at: Timestamp) -> std::fmt::Result {
         writeln!(out, "  {:<8} {} {verdict} {}", part.what, part.value, part.wanted)?;
     }
     if let Some(held_by) = held_by {
-        writeln!(out, "  but      {held_by}: the machine is not lent, whatever the schedule says")?;
+        writeln!(out, "  held     {held_by}: the machine is not lent, whatever the schedule says")?;
     }
     match until {
         None => writeln!(out, "  next     nothing changes any more"),
@@ -43,7 +51,7 @@ fn draw(out: &mut String, named: &Named, at: Timestamp) -> std::fmt::Result {
 /// Changes of clocks between now and the next change, which make a window longer or shorter than it looks.
 fn draw_clocks(out: &mut String, schedule: &Schedule, at: Timestamp, until: Timestamp) -> std::fmt::Result {
     let zone = schedule.zone();
-    for change in zone.following(at).take_while(|change| change.timestamp() <= until) {
+    for change in zone.following(at).take_while(|change| change.timestamp() <= until).take(SHOWN) {
         let instant = change.timestamp();
         let before =
             Timestamp::from_second(instant.as_second() - 1).map_or(change.offset(), |t| zone.to_offset(t));

@@ -14,15 +14,20 @@ pub(crate) fn render(previews: &[Preview]) -> String {
     ];
     for preview in previews {
         let name = escape(&preview.name);
+        let (state, status) = match preview.held_by {
+            None => ("is lent".to_owned(), "CONFIRMED"),
+            Some(reason) => (format!("would be lent, but {}", escape(reason)), "CANCELLED"),
+        };
         for (start, end) in preview.windows() {
             lines.extend([
                 "BEGIN:VEVENT".to_owned(),
                 // Made of nothing but the machine and the moment: importing a newer preview updates the events.
-                format!("UID:{}-{}@5spot.finos.org", stamp(start), preview.name),
+                format!("UID:{}-{}@5spot.finos.org", stamp(start), preview.identity),
                 format!("DTSTAMP:{}", stamp(preview.from)),
                 format!("DTSTART:{}", stamp(start)),
                 format!("DTEND:{}", stamp(end)),
-                format!("SUMMARY:{name} is lent"),
+                format!("SUMMARY:{name} {state}"),
+                format!("STATUS:{status}"),
                 format!("DESCRIPTION:{}", escape(&preview.schedule.rule().to_string())),
                 "TRANSP:TRANSPARENT".to_owned(),
                 "END:VEVENT".to_owned(),

@@ -3,7 +3,7 @@
 use super::LintArgs;
 use super::source::{Machine, machines_in};
 use crate::output::{ERROR, WARNED, print};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use fivespot_core::schedule::{self, Days, Hours};
 use serde_json::{Value, json};
@@ -23,6 +23,7 @@ pub(crate) enum Format {
 /// Something to say about one machine.
 struct Finding {
     file: String,
+    /// Counted from 1; 0 is the file as a whole.
     document: usize,
     name: String,
     is_error: bool,
@@ -36,10 +37,20 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode> {
     }
     let (mut findings, mut machines) = (Vec::new(), 0);
     for file in &files {
-        for machine in machines_in(file)? {
-            machines += 1;
-            findings.extend(look_at(&machine, args.from.as_deref())?);
+        // A file that cannot be read is one finding; the others are still looked at.
+        match machines_in(file) {
+            Ok(found) => {
+                machines += found.len();
+                for machine in found {
+                    findings.extend(look_at(&machine, args.from.as_deref())?);
+                }
+            }
+            Err(error) => findings.push(Finding::of_file(file, format!("{error:#}"))),
         }
+    }
+    if machines == 0 && findings.is_empty() {
+        let named: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
+        bail!("no ScheduledMachine in {}", named.join(", "));
     }
     let text = match args.output {
         Format::Text => text(&findings, machines),
@@ -73,8 +84,11 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     }
     entries.sort();
     for entry in entries {
-        let is_yaml = entry.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
-        if is_yaml || entry.is_dir() {
+        // What kubectl reads in a folder; a link to a folder may lead back here.
+        let is_manifest = entry
+            .extension()
+            .is_some_and(|ending| ["yaml", "yml", "json"].map(Some).contains(&ending.to_str()));
+        if is_manifest || (entry.is_dir() && !entry.is_symlink()) {
             collect(&entry, files)?;
         }
     }
@@ -111,7 +125,10 @@ fn text(findings: &[Finding], machines: usize) -> String {
     for Finding { file, document, name, is_error, message } in findings {
         let level = if *is_error { "error" } else { "warning" };
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "{file}: document {document}, {name}: {level}: {message}");
+        let _ = match document {
+            0 => writeln!(out, "{file}: {level}: {message}"),
+            _ => writeln!(out, "{file}: document {document}, {name}: {level}: {message}"),
+        };
     }
     let errors = findings.iter().filter(|finding| finding.is_error).count();
     let _ = writeln!(out, "{machines} machines, {errors} errors, {} warnings", findings.len() - errors);
@@ -119,6 +136,10 @@ fn text(findings: &[Finding], machines: usize) -> String {
 }
 
 impl Finding {
+    fn of_file(file: &Path, message: String) -> Self {
+        Self { file: file.display().to_string(), document: 0, name: String::new(), is_error: true, message }
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "file": self.file,

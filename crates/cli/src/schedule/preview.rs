@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 pub(crate) struct Preview {
     pub(crate) name: String,
     pub(crate) schedule: Schedule,
+    pub(crate) identity: String,
     pub(crate) held_by: Option<&'static str>,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
@@ -38,18 +39,21 @@ pub(crate) enum Hour {
 
 impl Preview {
     pub(crate) fn new(named: Named, from: Timestamp, weeks: u8) -> Result<Self> {
-        let Named { name, schedule, held_by } = named;
+        let Named { name, schedule, identity, held_by } = named;
         let first = from.to_zoned(schedule.zone().clone());
         let to = first
             .checked_add(i64::from(weeks).weeks())
             .context("--weeks goes beyond the calendar")?
             .timestamp();
-        let count = i64::from(weeks) * 7;
+        // Every date that has an instant of the preview in it.
+        let last = to.checked_sub(1.second())?.to_zoned(schedule.zone().clone()).date();
         let mut days = Vec::new();
-        for ahead in 0..count {
-            days.push(Day::new(&schedule, first.date().checked_add(ahead.days())?)?);
+        let mut date = first.date();
+        while date <= last {
+            days.push(Day::new(&schedule, date)?);
+            date = date.tomorrow()?;
         }
-        Ok(Self { name, schedule, held_by, from, to, days })
+        Ok(Self { name, schedule, identity, held_by, from, to, days })
     }
 
     /// The changes that are shown.
@@ -57,18 +61,28 @@ impl Preview {
         self.schedule.transitions(self.from).take_while(|change| change.at < self.to)
     }
 
-    /// The windows that are shown, cut at both ends of the preview.
+    /// The windows that are shown, from their very beginning to their very end.
     pub(crate) fn windows(&self) -> Vec<(Timestamp, Timestamp)> {
         let mut windows = Vec::new();
-        let mut began = self.schedule.at(self.from).active.then_some(self.from);
-        for change in self.transitions() {
-            match began.take() {
-                Some(start) => windows.push((start, change.at)),
-                None => began = Some(change.at),
+        let mut began = self.schedule.is_active(self.from).then(|| self.began());
+        // One change beyond the preview ends a window that is open there.
+        let beyond = self.schedule.transitions(self.from).find(|change| change.at >= self.to);
+        for change in self.transitions().chain(beyond) {
+            match (began.take(), change.active) {
+                (Some(start), false) => windows.push((start, change.at)),
+                (None, true) if change.at < self.to => began = Some(change.at),
+                _ => {}
             }
         }
         windows.extend(began.map(|start| (start, self.to)));
         windows
+    }
+
+    /// When the window that is open at `from` began; a window that has been open for a month is shown from there.
+    fn began(&self) -> Timestamp {
+        let month_before = self.from.checked_sub((31 * 24).hours()).unwrap_or(self.from);
+        let before = self.schedule.transitions(month_before).take_while(|change| change.at <= self.from);
+        before.last().map_or(month_before, |change| change.at)
     }
 
     /// Whether the clocks change on the date of an instant.
@@ -91,7 +105,7 @@ impl Preview {
             "tzdata": zone::database_version(),
             "from": self.from.to_string(),
             "to": self.to.to_string(),
-            "active": self.schedule.at(self.from).active,
+            "active": self.schedule.is_active(self.from),
             "heldBy": self.held_by,
             "transitions": transitions,
         })
@@ -110,9 +124,13 @@ impl Day {
         let mut seen = [(0, 0); 24];
         let mut minute = start.timestamp();
         while minute < end {
-            let hour = usize::try_from(minute.to_zoned(zone.clone()).hour()).unwrap_or(0);
-            seen[hour].0 += 1;
-            seen[hour].1 += usize::from(schedule.at(minute).active);
+            let local = zone.to_datetime(minute);
+            // Clocks that go back at midnight show the end of the day before once more.
+            if local.date() == date {
+                let hour = usize::try_from(local.hour()).unwrap_or(0);
+                seen[hour].0 += 1;
+                seen[hour].1 += usize::from(schedule.is_active(minute));
+            }
             minute = minute.checked_add(1.minute())?;
         }
         let hours = seen.map(|(total, active)| match (total, active) {

@@ -34,6 +34,8 @@ pub(crate) struct Source {
 pub(crate) struct Named {
     pub(crate) name: String,
     pub(crate) schedule: Schedule,
+    /// Namespace and name, or the rule itself: what tells it from others.
+    pub(crate) identity: String,
     /// What keeps the machine out whatever the schedule says.
     pub(crate) held_by: Option<&'static str>,
 }
@@ -48,7 +50,9 @@ impl Source {
             match machine.verdict {
                 Ok(intent) => {
                     let held_by = held_by(&machine.object);
-                    named.push(Named { name: machine.name, schedule: intent.schedule, held_by });
+                    let namespace = machine.object["metadata"]["namespace"].as_str().unwrap_or("default");
+                    let identity = format!("{}.{namespace}", machine.name);
+                    named.push(Named { name: machine.name, schedule: intent.schedule, identity, held_by });
                 }
                 Err(errors) => refusals.push_str(&machine.place.refusal(&machine.name, &errors)),
             }
@@ -78,7 +82,12 @@ impl Source {
         };
         let schedule = schedule();
         Ok(match problems.finish(schedule) {
-            Ok(schedule) => Ok(vec![Named { name: "schedule".to_owned(), schedule, held_by: None }]),
+            Ok(schedule) => {
+                let words =
+                    format!("{} {}", schedule.rule(), schedule.zone().iana_name().unwrap_or_default());
+                let identity = words.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+                Ok(vec![Named { name: "schedule".to_owned(), schedule, identity, held_by: None }])
+            }
             Err(invalid) => {
                 let errors: Vec<String> =
                     invalid.errors().iter().map(|error| format!("5spot: {error}")).collect();
@@ -120,39 +129,40 @@ impl Place {
     }
 }
 
-/// Every ScheduledMachine in a file; documents of other kinds are passed over.
+/// Every ScheduledMachine in a file; documents of other groups are passed over.
 pub(crate) fn machines_in(file: &Path) -> Result<Vec<Machine>> {
     let is_stdin = file == Path::new("-");
     let shown = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
     let text = if is_stdin { read_stdin() } else { fs::read_to_string(file) };
     let text = text.with_context(|| format!("cannot read {shown}"))?;
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple(&text).with_context(|| format!("{shown} is not YAML"))?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
+        .with_context(|| format!("{shown} is not YAML that can be read"))?;
     let objects = documents.into_iter().enumerate().flat_map(|(i, document)| {
+        let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
         let items = match document.get("items").and_then(Value::as_array) {
-            Some(items) if document["kind"] == "List" => items.clone(),
+            Some(items) if is_list => items.clone(),
             _ => vec![document],
         };
         items.into_iter().map(move |object| (i + 1, object))
     });
-    let ours = objects.filter(|(_, object)| {
+    let is_ours = |object: &Value| {
         let group = object["apiVersion"].as_str().and_then(|text| text.split('/').next());
-        group == Some("5spot.finos.org") && object["kind"] == "ScheduledMachine"
-    });
-    Ok(ours
-        .map(|(document, object)| {
-            let name = object["metadata"]["name"].as_str().unwrap_or("(no name)").to_owned();
-            let errors = |invalid: &Invalid| invalid.errors().iter().map(refusal).collect::<Vec<_>>();
-            let verdict =
-                read_manifest(&object).map(|(_, intent)| intent).map_err(|invalid| errors(&invalid));
-            Machine { place: Place { file: shown.clone(), document }, name, object, verdict }
-        })
-        .collect())
+        group == Some("5spot.finos.org") || object["kind"] == "ScheduledMachine"
+    };
+    let read = |(document, object): (usize, Value)| {
+        let name = object["metadata"]["name"].as_str().unwrap_or("(no name)").to_owned();
+        let errors = |invalid: &Invalid| invalid.errors().iter().map(refusal).collect::<Vec<_>>();
+        let verdict = read_manifest(&object).map(|(_, intent)| intent).map_err(|invalid| errors(&invalid));
+        Machine { place: Place { file: shown.clone(), document }, name, object, verdict }
+    };
+    Ok(objects.filter(|(_, object)| is_ours(object)).map(read).collect())
 }
 
-/// An error, and who refuses the object for it: the API server does not know which zones exist.
+/// An error, and who refuses the object for it: the API server looks at the letters of a zone's name, but does not
+/// know which zones exist.
 fn refusal(error: &FieldError) -> String {
-    let judge = if error.path == "spec.schedule.timezone" { "5-Spot" } else { "the API server" };
+    let is_zone = error.path == "spec.schedule.timezone" && error.problem.contains("IANA database");
+    let judge = if is_zone { "5-Spot" } else { "the API server" };
     format!("{judge} would refuse this: {error}")
 }
 

@@ -22,14 +22,18 @@ fn draw(out: &mut String, preview: &Preview) -> std::fmt::Result {
     let width = LEFT + 24 * CELL_WIDTH + RIGHT;
     let height = TOP + preview.days.len() * ROW + 44;
     let zone = preview.schedule.zone().iana_name().unwrap_or("UTC");
-    let title = escape(&format!("{}: {} in {zone}", preview.name, preview.schedule.rule()));
+    let held = preview.held_by.map(|reason| format!(" ({reason}: not lent)")).unwrap_or_default();
+    let title = escape(&format!("{}: {} in {zone}{held}", preview.name, preview.schedule.rule()));
+    // A long rule is squeezed rather than cut.
+    let squeeze =
+        if title.chars().count() > 100 { format!(r#" textLength="{}""#, width - 32) } else { String::new() };
     writeln!(
         out,
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" aria-label="{title}">"#
     )?;
     writeln!(out, "{STYLE}")?;
     writeln!(out, r#"<rect class="page" width="{width}" height="{height}"/>"#)?;
-    writeln!(out, r#"<text class="title" x="16" y="28">{title}</text>"#)?;
+    writeln!(out, r#"<text class="title" x="16" y="28"{squeeze}>{title}</text>"#)?;
     for hour in (0..=24).step_by(3) {
         let x = LEFT + hour * CELL_WIDTH;
         writeln!(out, r#"<text class="hint middle" x="{x}" y="50">{hour:02}:00</text>"#)?;

@@ -21,7 +21,7 @@ pub(crate) fn render(preview: &Preview, viewer: &TimeZone) -> String {
 fn draw(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Result {
     let zone = preview.schedule.zone();
     let (zone_name, viewer_name) = (name(zone), name(viewer));
-    let state = if preview.schedule.at(preview.from).active { "lent" } else { "not lent" };
+    let state = if preview.schedule.is_active(preview.from) { "lent" } else { "not lent" };
     writeln!(out, "{}: {}", preview.name, preview.schedule.rule())?;
     writeln!(out, "read in {zone_name} (tzdata {}); {state} at {}", zone::database_version(), preview.from)?;
     writeln!(out)?;
@@ -29,14 +29,19 @@ fn draw(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Res
         writeln!(out, "{held_by}: the machine is not lent, whatever is shown here\n")?;
     }
     writeln!(out, "{}  {zone_name}", hours_line(0))?;
-    if viewer_name != zone_name
-        && let Some(noon) =
-            preview.days.first().and_then(|day| day.date.at(12, 0, 0, 0).to_zoned(zone.clone()).ok())
-    {
-        let ahead = viewer.to_offset(noon.timestamp()).seconds() - noon.offset().seconds();
-        writeln!(out, "{}  {viewer_name}", hours_line(ahead / 60))?;
-    }
+    let mut ahead = None;
     for day in &preview.days {
+        // The viewer's hours, again when the two clocks have moved against each other.
+        let noon = day
+            .date
+            .at(12, 0, 0, 0)
+            .to_zoned(zone.clone())
+            .map(|noon| (viewer.to_offset(noon.timestamp()).seconds() - noon.offset().seconds()) / 60);
+        if let (Ok(now_ahead), true) = (noon, viewer_name != zone_name)
+            && ahead.replace(now_ahead) != Some(now_ahead)
+        {
+            writeln!(out, "{}  {viewer_name}", hours_line(now_ahead))?;
+        }
         let cells: String = day.hours.iter().map(|hour| cell(*hour)).collect();
         let weekday = day.date.strftime("%a %Y-%m-%d").to_string();
         let note = day.note.as_deref().map(|note| format!("  {note}")).unwrap_or_default();
@@ -52,16 +57,21 @@ fn draw_changes(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::
     if total == 0 {
         return writeln!(out, "no change until {}", preview.to);
     }
-    let (zone_name, viewer_name) = (name(zone), name(viewer));
-    writeln!(out, "     {zone_name:<27}{viewer_name:<27}UTC")?;
+    // A column for each clock, the same clock once.
+    let mut clocks = vec![zone.clone(), viewer.clone()];
+    clocks.dedup_by_key(|clock| name(clock));
+    let width = clocks.iter().map(|clock| name(clock).len()).max().unwrap_or(0).max(25) + 2;
+    let row =
+        |cells: Vec<String>| cells.iter().map(|cell| format!("{cell:<width$}")).collect::<Vec<_>>().concat();
+    writeln!(out, "     {}UTC", row(clocks.iter().map(name).collect()))?;
     for change in preview.transitions().take(LISTED) {
         let word = if change.active { "on " } else { "off" };
-        let format = "%a %Y-%m-%d %H:%M %Z";
-        let there = change.at.to_zoned(zone.clone());
-        let here = change.at.to_zoned(viewer.clone());
-        let mark = if preview.is_dst_night(&there) { "  clocks change this day" } else { "" };
-        let (there, here) = (there.strftime(format).to_string(), here.strftime(format).to_string());
-        writeln!(out, "{word}  {there:<27}{here:<27}{}{mark}", change.at)?;
+        let time =
+            |clock: &TimeZone| change.at.to_zoned(clock.clone()).strftime("%a %Y-%m-%d %H:%M %Z").to_string();
+        let times = row(clocks.iter().map(time).collect());
+        let is_marked = preview.is_dst_night(&change.at.to_zoned(zone.clone()));
+        let mark = if is_marked { "  clocks change this day" } else { "" };
+        writeln!(out, "{word}  {times}{}{mark}", change.at)?;
     }
     if total > LISTED {
         writeln!(out, "... and {} more; -o json lists them all", total - LISTED)?;
@@ -91,5 +101,5 @@ fn cell(hour: Hour) -> &'static str {
 }
 
 fn name(zone: &TimeZone) -> String {
-    zone.iana_name().unwrap_or("local time").to_owned()
+    zone.iana_name().unwrap_or("UTC").to_owned()
 }

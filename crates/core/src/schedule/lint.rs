@@ -182,10 +182,22 @@ mod tests {
     #[test]
     fn every_night_that_is_cut_is_named() {
         let now = "2026-11-15T00:00:00Z";
-        check(lists("mon,wed-thu", "22-6"), "UTC", now, &expect![[r#"
+        check(
+            lists("mon,wed-thu", "22-6"),
+            "UTC",
+            now,
+            &expect![[r#"
             the night after mon ends at midnight: tue 00:00 to 06:59 is outside, so at tue 02:00 the machine is not lent; with tue added it is, and so is the evening of tue
-            the night after thu ends at midnight: fri 00:00 to 06:59 is outside, so at fri 02:00 the machine is not lent; with fri added it is, and so is the evening of fri"#]]);
-        check(cron("* 22-23,0-6 * * mon-fri"), "UTC", now, &expect!["the night after fri ends at midnight: sat 00:00 to 06:59 is outside, so at sat 02:00 the machine is not lent; with sat added it is, and so is the evening of sat"]);
+            the night after thu ends at midnight: fri 00:00 to 06:59 is outside, so at fri 02:00 the machine is not lent; with fri added it is, and so is the evening of fri"#]],
+        );
+        check(
+            cron("* 22-23,0-6 * * mon-fri"),
+            "UTC",
+            now,
+            &expect![
+                "the night after fri ends at midnight: sat 00:00 to 06:59 is outside, so at sat 02:00 the machine is not lent; with sat added it is, and so is the evening of sat"
+            ],
+        );
         check(lists("mon-fri", "9-17"), "UTC", now, &expect![[""]]);
         check(cron("* 22-23,0-6 1 * *"), "UTC", now, &expect![[""]]);
     }
@@ -193,10 +205,31 @@ mod tests {
     #[test]
     fn clocks_that_touch_the_window_are_named() {
         let now = "2026-11-15T00:00:00Z";
-        check(lists("sun", "1"), "America/New_York", now, &expect!["the clocks repeat 2027-11-07 01:00 to 02:00: what of the window lies there happens twice"]);
-        check(cron("30 2 * * *"), "America/New_York", now, &expect!["the clocks skip 2027-03-14 02:00 to 03:00: what of the window lies there does not happen"]);
+        check(
+            lists("sun", "1"),
+            "America/New_York",
+            now,
+            &expect![
+                "the clocks repeat 2027-11-07 01:00 to 02:00: what of the window lies there happens twice"
+            ],
+        );
+        check(
+            cron("30 2 * * *"),
+            "America/New_York",
+            now,
+            &expect![
+                "the clocks skip 2027-03-14 02:00 to 03:00: what of the window lies there does not happen"
+            ],
+        );
         check(lists("mon-fri", "9-17"), "America/New_York", now, &expect![[""]]);
-        check(lists("fri", "12"), "Pacific/Apia", "2011-12-01T00:00:00Z", &expect!["the clocks skip 2011-12-30 00:00 to 2011-12-31 00:00: what of the window lies there does not happen"]);
+        check(
+            lists("fri", "12"),
+            "Pacific/Apia",
+            "2011-12-01T00:00:00Z",
+            &expect![
+                "the clocks skip 2011-12-30 00:00 to 2011-12-31 00:00: what of the window lies there does not happen"
+            ],
+        );
     }
 
     #[test]
