@@ -62,7 +62,9 @@ fn check_envelope(p: &mut Problems, object: &Value) {
         p.note("metadata", "is required");
         return;
     };
-    for (name, value) in fields {
+    // Here too a null is as good as no field.
+    let given = || fields.iter().filter(|(_, value)| !value.is_null());
+    for (name, value) in given() {
         let path = format!("metadata.{name}");
         match name.as_str() {
             "name" | "namespace" | "generateName" => match value.as_str() {
@@ -77,7 +79,7 @@ fn check_envelope(p: &mut Problems, object: &Value) {
             _ => p.note(path, "unknown field: remove it, or look for a misspelling"),
         }
     }
-    if !fields.contains_key("name") && !fields.contains_key("generateName") {
+    if !given().any(|(name, _)| name == "name" || name == "generateName") {
         p.note("metadata.name", "is required");
     }
 }
@@ -99,7 +101,11 @@ const API_VERSION: &str = "5spot.finos.org/v1alpha1";
 
 /// Labels or annotations: texts under qualified keys.
 fn check_texts(p: &mut Problems, path: &str, map: &Value) {
-    for (key, value) in map.as_object().into_iter().flatten() {
+    let Some(entries) = map.as_object() else {
+        p.note(path, format!("must be of type object, not {}", type_of(map)));
+        return;
+    };
+    for (key, value) in entries {
         let path = format!("{path}[{key}]");
         p.keep(&path, name::qualified_key(key));
         match value.as_str() {

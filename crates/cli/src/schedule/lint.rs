@@ -71,7 +71,7 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode> {
     })
 }
 
-/// A file itself; of a folder every YAML file below it, in order.
+/// A file itself; of a folder every YAML and JSON file below it, in order.
 fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     if path == Path::new("-") || !path.is_dir() {
         files.push(path.to_owned());
@@ -103,19 +103,16 @@ fn look_at(machine: &Machine, from: Option<&str>) -> Result<Vec<Finding>> {
         is_error,
         message,
     };
-    let intent = match &machine.verdict {
-        Ok(intent) => intent,
+    let (object, intent) = match &machine.verdict {
+        Ok(read) => read,
         Err(errors) => {
             return Ok(errors.iter().map(|error| finding(true, error.clone())).collect());
         }
     };
     let now = super::instant(from, intent.schedule.zone())?;
-    let texts = |field: &str| -> Vec<String> {
-        let items = machine.object["spec"]["schedule"][field].as_array();
-        items.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
-    };
-    let days: Vec<Days> = texts("daysOfWeek").iter().filter_map(|item| Days::parse(item).ok()).collect();
-    let hours: Vec<Hours> = texts("hoursOfDay").iter().filter_map(|item| Hours::parse(item).ok()).collect();
+    let written = &object.spec.schedule;
+    let days: Vec<Days> = written.days_of_week.iter().filter_map(|item| Days::parse(item).ok()).collect();
+    let hours: Vec<Hours> = written.hours_of_day.iter().filter_map(|item| Hours::parse(item).ok()).collect();
     let found = schedule::lint(&intent.schedule, now).into_iter().chain(schedule::redundant(&days, &hours));
     Ok(found.map(|warning| finding(false, warning.to_string())).collect())
 }

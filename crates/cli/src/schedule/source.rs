@@ -1,7 +1,7 @@
 //! Where schedules come from: files with ScheduledMachines, or the command line.
 
 use anyhow::{Context, Result, bail};
-use fivespot_api::read_manifest;
+use fivespot_api::{ScheduledMachine, ScheduledMachineSpec, read_manifest};
 use fivespot_core::field::{FieldError, Invalid, Problems};
 use fivespot_core::intent::Intent;
 use fivespot_core::schedule::{Cron, Days, Hours, Rule, Schedule};
@@ -48,9 +48,9 @@ impl Source {
         let mut refusals = String::new();
         for machine in machines_in(file)? {
             match machine.verdict {
-                Ok(intent) => {
-                    let held_by = held_by(&machine.object);
-                    let namespace = machine.object["metadata"]["namespace"].as_str().unwrap_or("default");
+                Ok((object, intent)) => {
+                    let held_by = held_by(&object.spec);
+                    let namespace = object.metadata.namespace.unwrap_or_default();
                     let identity = format!("{}.{namespace}", machine.name);
                     named.push(Named { name: machine.name, schedule: intent.schedule, identity, held_by });
                 }
@@ -97,23 +97,21 @@ impl Source {
     }
 }
 
-fn held_by(object: &Value) -> Option<&'static str> {
-    if object["spec"]["killSwitch"] == true {
+fn held_by(spec: &ScheduledMachineSpec) -> Option<&'static str> {
+    if spec.kill_switch {
         return Some("killSwitch is true");
     }
-    (object["spec"]["schedule"]["enabled"] == false).then_some("schedule.enabled is false")
+    (!spec.schedule.enabled).then_some("schedule.enabled is false")
 }
 
 /// A ScheduledMachine in a file, and what the API server would say to it.
 pub(crate) struct Machine {
     pub(crate) place: Place,
     pub(crate) name: String,
-    pub(crate) object: Value,
-    pub(crate) verdict: Result<Intent, Vec<String>>,
+    pub(crate) verdict: Result<(ScheduledMachine, Intent), Vec<String>>,
 }
 
 /// Where a document stands.
-#[derive(Clone)]
 pub(crate) struct Place {
     pub(crate) file: String,
     /// Counted from 1.
@@ -152,17 +150,16 @@ pub(crate) fn machines_in(file: &Path) -> Result<Vec<Machine>> {
     let read = |(document, object): (usize, Value)| {
         let name = object["metadata"]["name"].as_str().unwrap_or("(no name)").to_owned();
         let errors = |invalid: &Invalid| invalid.errors().iter().map(refusal).collect::<Vec<_>>();
-        let verdict = read_manifest(&object).map(|(_, intent)| intent).map_err(|invalid| errors(&invalid));
-        Machine { place: Place { file: shown.clone(), document }, name, object, verdict }
+        let verdict = read_manifest(&object).map_err(|invalid| errors(&invalid));
+        Machine { place: Place { file: shown.clone(), document }, name, verdict }
     };
     Ok(objects.filter(|(_, object)| is_ours(object)).map(read).collect())
 }
 
-/// An error, and who refuses the object for it: the API server looks at the letters of a zone's name, but does not
-/// know which zones exist.
+/// An error, and who refuses the object for it. Which zones exist is known to 5-Spot alone; the API server refuses
+/// only names with letters that no zone has.
 fn refusal(error: &FieldError) -> String {
-    let is_zone = error.path == "spec.schedule.timezone" && error.problem.contains("IANA database");
-    let judge = if is_zone { "5-Spot" } else { "the API server" };
+    let judge = if error.path == "spec.schedule.timezone" { "5-Spot" } else { "the API server" };
     format!("{judge} would refuse this: {error}")
 }
 

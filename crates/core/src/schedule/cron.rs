@@ -35,15 +35,7 @@ const MINUTE: Domain = Domain {
     numbers: true,
     wraps: false,
 };
-const HOUR: Domain = Domain {
-    what: "an hour",
-    expected: "0 to 23",
-    names: &[],
-    first: 0,
-    last: 23,
-    numbers: true,
-    wraps: false,
-};
+const HOUR: Domain = Domain { wraps: false, ..super::HOUR };
 const DAY_OF_MONTH: Domain = Domain {
     what: "a day of the month",
     expected: "1 to 31",
