@@ -142,6 +142,15 @@ impl Effect {
             _ => None,
         }
     }
+
+    /// The API's spelling.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        }
+    }
 }
 
 impl Intent {

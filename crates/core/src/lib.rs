@@ -4,17 +4,28 @@
 //! clock, no environment, no I/O and no Kubernetes type in this crate; `clippy.toml` beside it enforces the
 //! first three and `Cargo.toml` the last. See `docs/adr/0001-pure-core.md` for the reason.
 //!
-//! What stands here so far is the way from text a user wrote to types that can be trusted:
+//! From text a user wrote to types that can be trusted:
 //!
 //! - [`schedule`] reads days, hours and cron expressions into sets,
 //! - [`duration`], [`name`] and [`zone`] read the other notations of the API,
 //! - [`intent`] puts them together: a whole wish is valid, or *all* its errors come back, each with the path
 //!   of its field.
+//!
+//! From there to what is done:
+//!
+//! - [`observed`] is the world as far as a decision looks at it,
+//! - [`lifecycle`] decides what to do now, with [`drain`] for pods and [`taint`] for taints,
+//! - [`status`] is what people are shown of it.
 
+pub mod drain;
 pub mod duration;
 pub mod field;
 pub mod intent;
+pub mod lifecycle;
 pub mod limits;
 pub mod name;
+pub mod observed;
 pub mod schedule;
+pub mod status;
+pub mod taint;
 pub mod zone;

@@ -1,0 +1,520 @@
+//! What to do about one ScheduledMachine, now.
+//!
+//! [`decide`] is a total function of the time, the orders, the wish and the observed world. It returns everything
+//! that follows: the phase, the reason why nothing more happens, the actions that leave no choice to whoever
+//! performs them, and the moment at which the answer changes if nothing else does. Status, events, log lines and
+//! metrics are rendered from the [`Decision`] and from nowhere else.
+//!
+//! **Orders** are read before the wish and cannot fail to parse: an invalid wish blocks none of them and touches
+//! nothing that runs. *Precedence* picks where it ends (deletion, kill switch, `enabled: false`, schedule);
+//! *urgency* picks how, and only rises.
+//!
+//! Long work is one bounded step per pass. Its start and its deadline are in [`Memory`](crate::observed::Memory),
+//! which is read from status, so that the next process goes on where the last one stopped.
+
+mod enter;
+mod leave;
+mod waiting;
+
+pub use waiting::{PausedBy, Waiting};
+
+use crate::drain::{Attempts, PodId};
+use crate::field::Invalid;
+use crate::intent::{Effect, Intent, Taint};
+use crate::observed::{Cause, Cluster, Needs, Observed, Shutdown};
+use crate::schedule::Window;
+use crate::taint::{Conflict, TaintChange};
+use jiff::Timestamp;
+use std::time::Duration;
+
+/// Where a ScheduledMachine stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Phase {
+    /// In the window, being created or not joined.
+    Pending,
+    /// In the window, with a Node that is Ready.
+    Active,
+    /// Leaving gracefully.
+    ShuttingDown,
+    /// Outside the window, and nothing exists.
+    Inactive,
+    /// `spec.schedule.enabled` is false, and nothing exists.
+    Disabled,
+    /// The kill switch is set, and nothing exists.
+    Terminated,
+    /// Leaving at once.
+    EmergencyRemove,
+    /// A person must do something; the message says what.
+    Error,
+}
+
+impl Phase {
+    /// All phases.
+    pub const ALL: [Self; 8] = [
+        Self::Pending,
+        Self::Active,
+        Self::ShuttingDown,
+        Self::Inactive,
+        Self::Disabled,
+        Self::Terminated,
+        Self::EmergencyRemove,
+        Self::Error,
+    ];
+
+    /// The word in status.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Active => "Active",
+            Self::ShuttingDown => "ShuttingDown",
+            Self::Inactive => "Inactive",
+            Self::Disabled => "Disabled",
+            Self::Terminated => "Terminated",
+            Self::EmergencyRemove => "EmergencyRemove",
+            Self::Error => "Error",
+        }
+    }
+
+    /// Reads the word in status.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|phase| phase.word() == word)
+    }
+}
+
+/// What a ScheduledMachine is told to do, whatever the rest of its spec says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Orders {
+    /// Whether it is being deleted, and how.
+    pub deletion: Option<Deletion>,
+    /// `spec.killSwitch`.
+    pub kill_switch: bool,
+    /// `spec.schedule.enabled`.
+    pub enabled: bool,
+    /// Whether the object itself is paused.
+    pub paused: bool,
+    /// How long an exit may take: each part as far as it can be read, else its default.
+    pub budget: Budget,
+}
+
+/// How a ScheduledMachine is being deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deletion {
+    /// With everything that belongs to it.
+    Whole {
+        /// What happens to a Machine that will not go.
+        patience: Patience,
+    },
+    /// With `--cascade=orphan`, and the garbage collector is still taking our name off the others.
+    Orphaning,
+}
+
+/// How long a deletion waits for a Machine that will not go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// As long as it takes.
+    Endless,
+    /// For [`GIVE_UP`].
+    Limited,
+}
+
+/// How long a graceful exit may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Budget {
+    /// `spec.gracefulShutdownTimeout`.
+    pub graceful: Duration,
+    /// `spec.nodeDrainTimeout`.
+    pub drain: Duration,
+}
+
+/// How long after its deletion was asked for a Machine is given up, if that is wished at all.
+pub const GIVE_UP: Duration = Duration::from_mins(10);
+
+/// How often something is looked at that no watch reports.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// One of the three objects that make up a lent machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// The bootstrap object.
+    Bootstrap,
+    /// The infrastructure object.
+    Infrastructure,
+    /// The Machine.
+    Machine,
+}
+
+/// A Node, as it must still be when it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeId {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub uid: String,
+}
+
+/// One effect. It names what must still be true when it is performed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Put our finalizer on the ScheduledMachine.
+    AddFinalizer,
+    /// Take it off.
+    RemoveFinalizer,
+    /// Create a part, which does not exist.
+    Create(Part),
+    /// Delete the part of this identity.
+    Delete {
+        /// Which.
+        part: Part,
+        /// Its identity.
+        uid: String,
+    },
+    /// Tell Cluster API to leave the drain of this Machine alone.
+    ExcludeDrain {
+        /// Identity of the Machine.
+        uid: String,
+        /// Whether it shall not wait for volumes either.
+        volumes: bool,
+    },
+    /// Keep new pods away, and write down that it was us.
+    Cordon(NodeId),
+    /// Take our cordon back.
+    Uncordon(NodeId),
+    /// Change taints and record together.
+    SetTaints {
+        /// Of this Node.
+        node: NodeId,
+        /// The change.
+        change: TaintChange,
+        /// The record afterwards.
+        record: Vec<Taint<Effect>>,
+    },
+    /// Ask pods to end, as far as their disruption budgets allow.
+    Evict(Vec<PodId>),
+    /// End pods without grace.
+    ForceDelete(Vec<PodId>),
+}
+
+/// Something people are told once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// The Machine was created.
+    MachineCreated,
+    /// The Machine was deleted.
+    MachineDeleted,
+    /// The window opened.
+    ScheduleActive,
+    /// The window closed.
+    ScheduleInactive,
+    /// The schedule was disabled.
+    ScheduleDisabled,
+    /// The kill switch was set.
+    KillSwitchActivated,
+    /// The drain begins.
+    NodeDraining,
+    /// The drain is complete.
+    NodeDrained,
+    /// The drain ended before it was complete.
+    NodeDrainFailed,
+    /// A taint is not ours.
+    TaintOwnershipConflict,
+    /// The finalizer was removed while the Machine still exists.
+    FinalizerCleanupTimedOut,
+}
+
+impl News {
+    /// The reason of the event.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::MachineCreated => "MachineCreated",
+            Self::MachineDeleted => "MachineDeleted",
+            Self::ScheduleActive => "ScheduleActive",
+            Self::ScheduleInactive => "ScheduleInactive",
+            Self::ScheduleDisabled => "ScheduleDisabled",
+            Self::KillSwitchActivated => "KillSwitchActivated",
+            Self::NodeDraining => "NodeDraining",
+            Self::NodeDrained => "NodeDrained",
+            Self::NodeDrainFailed => "NodeDrainFailed",
+            Self::TaintOwnershipConflict => "TaintOwnershipConflict",
+            Self::FinalizerCleanupTimedOut => "FinalizerCleanupTimedOut",
+        }
+    }
+
+    /// Whether somebody should look.
+    pub fn is_warning(self) -> bool {
+        match self {
+            Self::NodeDrainFailed
+            | Self::TaintOwnershipConflict
+            | Self::FinalizerCleanupTimedOut
+            | Self::KillSwitchActivated => true,
+            Self::MachineCreated
+            | Self::MachineDeleted
+            | Self::ScheduleActive
+            | Self::ScheduleInactive
+            | Self::ScheduleDisabled
+            | Self::NodeDraining
+            | Self::NodeDrained => false,
+        }
+    }
+}
+
+/// One event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// What.
+    pub news: News,
+    /// In a sentence.
+    pub text: String,
+}
+
+/// When to look again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Wake {
+    /// The instant at which the decision is another one if nothing changes.
+    pub at: Option<Timestamp>,
+    /// How soon to look at what no watch reports.
+    pub poll: Option<Duration>,
+}
+
+/// How the taints of the Node stand.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Taints {
+    /// There is no Node, or it is not ours.
+    NoNode,
+    /// The Node is not Ready.
+    NodeNotReady,
+    /// They are as declared, but for the conflicts.
+    Settled {
+        /// What is ours.
+        record: Vec<Taint<Effect>>,
+        /// What is not as declared.
+        conflicts: Vec<Conflict>,
+    },
+}
+
+/// Whether the machine may be lent now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheduled {
+    /// The window is open and nothing stands against it.
+    InWindow,
+    /// The window is closed.
+    OutsideWindow,
+    /// The schedule is disabled.
+    ScheduleDisabled,
+    /// The kill switch is set.
+    KillSwitchActivated,
+    /// The object is being deleted.
+    Deleting,
+    /// The spec cannot be read.
+    InvalidSpec,
+}
+
+impl Scheduled {
+    /// The reason of the condition.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::InWindow => "InWindow",
+            Self::OutsideWindow => "OutsideWindow",
+            Self::ScheduleDisabled => "ScheduleDisabled",
+            Self::KillSwitchActivated => "KillSwitchActivated",
+            Self::Deleting => "Deleting",
+            Self::InvalidSpec => "InvalidSpec",
+        }
+    }
+}
+
+/// What follows from all that is known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The phase, once the actions are done.
+    pub phase: Phase,
+    /// Why nothing more happens.
+    pub waiting: Option<Waiting>,
+    /// What to do, in this order; at the first failure the rest is left undone.
+    pub actions: Vec<Action>,
+    /// The exit under way, to be remembered.
+    pub shutdown: Option<Shutdown>,
+    /// What must be known before any of this may be acted on.
+    pub needs: Needs,
+    /// When to look again.
+    pub wake: Wake,
+    /// What people are told.
+    pub notes: Vec<Note>,
+    /// Whether the machine may be lent.
+    pub scheduled: Scheduled,
+    /// Whether the window is open and until when; `None` if the schedule cannot be read.
+    pub window: Option<Window>,
+    /// The next time a window opens.
+    pub next_activation: Option<Timestamp>,
+    /// How the Node's taints stand after the actions.
+    pub taints: Taints,
+}
+
+/// Everything a step looks at.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    now: Timestamp,
+    orders: &'a Orders,
+    wish: Result<&'a Intent, &'a Invalid>,
+    observed: &'a Observed,
+}
+
+/// Where it is to end.
+enum Goal<'a> {
+    Lend(&'a Intent),
+    Leave(Cause),
+    Unclear(&'a Invalid),
+}
+
+/// Decides. Never panics, never waits, and gives equal answers to equal questions.
+pub fn decide(
+    now: Timestamp,
+    orders: &Orders,
+    wish: Result<&Intent, &Invalid>,
+    observed: &Observed,
+) -> Decision {
+    let given = Given { now, orders, wish, observed };
+    let mut decision = match given.goal() {
+        Goal::Lend(intent) => enter::enter(given, intent),
+        Goal::Leave(cause) => leave::leave(given, cause),
+        Goal::Unclear(invalid) => given.unclear(invalid),
+    };
+    given.hold_if_paused(&mut decision);
+    given.tell_of_schedule(&mut decision);
+    if let Some(until) = decision.window.and_then(|window| window.until) {
+        decision.wake.at = Some(decision.wake.at.map_or(until, |at| at.min(until)));
+    }
+    decision
+}
+
+impl<'a> Given<'a> {
+    fn goal(&self) -> Goal<'a> {
+        let Orders { deletion, kill_switch, enabled, .. } = *self.orders;
+        match self.wish {
+            _ if deletion.is_some() => Goal::Leave(Cause::Deleted),
+            _ if kill_switch => Goal::Leave(Cause::KillSwitch),
+            _ if !enabled => Goal::Leave(Cause::ScheduleDisabled),
+            Err(invalid) => Goal::Unclear(invalid),
+            Ok(intent) if intent.schedule.is_active(self.now) => Goal::Lend(intent),
+            Ok(_) => Goal::Leave(Cause::WindowClosed),
+        }
+    }
+
+    fn scheduled(&self) -> Scheduled {
+        match self.goal() {
+            Goal::Lend(_) => Scheduled::InWindow,
+            Goal::Leave(Cause::Deleted) => Scheduled::Deleting,
+            Goal::Leave(Cause::KillSwitch) => Scheduled::KillSwitchActivated,
+            Goal::Leave(Cause::ScheduleDisabled) => Scheduled::ScheduleDisabled,
+            Goal::Leave(Cause::WindowClosed | Cause::ClusterDeleting) => Scheduled::OutsideWindow,
+            Goal::Unclear(_) => Scheduled::InvalidSpec,
+        }
+    }
+
+    /// A decision that does nothing.
+    fn rest(&self, phase: Phase) -> Decision {
+        let window = self.wish.ok().map(|intent| intent.schedule.at(self.now));
+        let next_activation = match (window, self.wish) {
+            (Some(Window { active: false, until }), _) => until,
+            (Some(Window { active: true, .. }), Ok(intent)) => {
+                intent.schedule.transitions(self.now).find(|change| change.active).map(|change| change.at)
+            }
+            _ => None,
+        };
+        Decision {
+            phase,
+            waiting: None,
+            actions: Vec::new(),
+            shutdown: None,
+            needs: Needs::default(),
+            wake: Wake::default(),
+            notes: Vec::new(),
+            scheduled: self.scheduled(),
+            window,
+            next_activation,
+            taints: Taints::NoNode,
+        }
+    }
+
+    /// The spec cannot be read. An exit that was begun when it could is finished; nothing else is touched.
+    fn unclear(&self, invalid: &Invalid) -> Decision {
+        if let Some(shutdown) = &self.observed.memory.shutdown {
+            let decision = leave::leave(*self, shutdown.cause);
+            if decision.shutdown.is_some() || !decision.needs.within(Needs::default()) {
+                return decision;
+            }
+        }
+        let waiting = Some(Waiting::InvalidSpec { problems: invalid.to_string() });
+        Decision { waiting, ..self.rest(Phase::Error) }
+    }
+
+    fn paused(&self) -> Option<PausedBy> {
+        if self.orders.paused {
+            return Some(PausedBy::Object);
+        }
+        matches!(self.observed.cluster, Cluster::Present { paused: true, .. }).then_some(PausedBy::Cluster)
+    }
+
+    /// While paused, no Machine is made or deleted and no spec is written. What is urgent still empties the Node.
+    fn hold_if_paused(&self, decision: &mut Decision) {
+        let Some(by) = self.paused() else { return };
+        let may = |action: &Action| match action {
+            Action::RemoveFinalizer | Action::ForceDelete(_) => true,
+            Action::Cordon(_) => self.is_emergency(),
+            Action::AddFinalizer
+            | Action::Create(_)
+            | Action::Delete { .. }
+            | Action::ExcludeDrain { .. }
+            | Action::Uncordon(_)
+            | Action::SetTaints { .. }
+            | Action::Evict(_) => false,
+        };
+        let leaves = decision.shutdown.is_some();
+        if decision.actions.iter().all(may) && !leaves {
+            return;
+        }
+        decision.actions.retain(may);
+        decision.notes.clear();
+        decision.waiting = Some(Waiting::Paused { by });
+        if !self.is_emergency() {
+            // The budget of a graceful exit begins when the pause ends.
+            decision.shutdown = None;
+            decision.wake = Wake::default();
+            decision.phase = self.observed.memory.phase.unwrap_or(Phase::Pending);
+        }
+    }
+
+    /// Whether the exit is without grace. Urgency only rises: it is remembered in the cause.
+    fn is_emergency(&self) -> bool {
+        self.orders.kill_switch
+            || self.observed.memory.shutdown.as_ref().is_some_and(|it| it.cause == Cause::KillSwitch)
+    }
+
+    fn tell_of_schedule(&self, decision: &mut Decision) {
+        let before = self.observed.memory.scheduled.as_deref();
+        if before == Some(decision.scheduled.word()) {
+            return;
+        }
+        let (news, text) = match decision.scheduled {
+            Scheduled::InWindow => (News::ScheduleActive, "The time window is open"),
+            Scheduled::ScheduleDisabled => (News::ScheduleDisabled, "spec.schedule.enabled is false"),
+            Scheduled::KillSwitchActivated => (News::KillSwitchActivated, "spec.killSwitch is true"),
+            // That a new object is outside its window, or cannot be read, is no news of its schedule.
+            Scheduled::OutsideWindow if before.is_some() => {
+                (News::ScheduleInactive, "The time window is closed")
+            }
+            Scheduled::OutsideWindow | Scheduled::Deleting | Scheduled::InvalidSpec => return,
+        };
+        decision.notes.insert(0, Note { news, text: text.to_owned() });
+    }
+}
+
+impl Decision {
+    /// The decision after its evictions were tried: it says who is in the way.
+    #[must_use]
+    pub fn after(mut self, attempts: &Attempts) -> Self {
+        if let Some(Waiting::Draining { blocked, .. }) = &mut self.waiting {
+            *blocked = attempts.summary();
+        }
+        self
+    }
+}

@@ -1,0 +1,202 @@
+//! The window is open: what is missing is made, and a Node that is Ready is made fit for use.
+
+use super::{Action, Decision, Given, News, NodeId, Note, Part, Phase, Taints, Waiting, leave};
+use crate::intent::Intent;
+use crate::observed::{
+    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, Object, Presence, Served, Workload,
+};
+use crate::taint;
+use std::time::Duration;
+
+/// How often it is looked whether somebody has mended what no watch reports: an object that is not ours, a kind that
+/// is not served.
+const MENDED: Duration = Duration::from_mins(1);
+
+pub(super) fn enter(given: Given<'_>, intent: &Intent) -> Decision {
+    let observed = given.observed;
+    if let Some(problem) = problem(given) {
+        let mut decision = keep_exit(given, Decision { waiting: Some(problem), ..given.rest(Phase::Error) });
+        decision.wake.poll = Some(MENDED);
+        return decision;
+    }
+    match observed.cluster {
+        Cluster::Absent(Certainty::Rumour) => return look_closer(given),
+        Cluster::Absent(Certainty::Confirmed) => {
+            let waiting = Some(Waiting::ClusterNotFound);
+            return Decision { waiting, ..keep_exit(given, given.rest(Phase::Pending)) };
+        }
+        Cluster::Present { deleting: true, .. } => return with_the_cluster(given),
+        Cluster::Present { deleting: false, .. } => {}
+    }
+    let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
+    if rumours || observed.bootstrap.is_rumour() {
+        return look_closer(given);
+    }
+    match observed.machine.ours() {
+        Some(machine) if machine.object.deleting_since.is_some() => wait_for(given, "the old Machine"),
+        Some(machine) => join(given, intent, machine),
+        None => create(given),
+    }
+}
+
+/// Something only a person can mend.
+fn problem(given: Given<'_>) -> Option<Waiting> {
+    let observed = given.observed;
+    if let Served::No(what) = &observed.cluster_api {
+        return Some(Waiting::KindNotServed { what: what.clone() });
+    }
+    of_presence(&observed.machine)
+        .or_else(|| of_presence(&observed.infrastructure))
+        .or_else(|| of_presence(&observed.bootstrap))
+}
+
+fn of_presence<T>(presence: &Presence<T>) -> Option<Waiting> {
+    match presence {
+        Presence::Foreign(Foreign { what, owner }) => {
+            Some(Waiting::NameTaken { what: what.clone(), owner: owner.clone() })
+        }
+        Presence::NotServed(what) => Some(Waiting::KindNotServed { what: what.clone() }),
+        Presence::Absent(_) | Presence::Ours(_) => None,
+    }
+}
+
+fn look_closer(given: Given<'_>) -> Decision {
+    let phase = given.observed.memory.phase.unwrap_or(Phase::Pending);
+    let needs = Needs { certainty: true, ..Needs::default() };
+    Decision { needs, ..keep_exit(given, given.rest(phase)) }
+}
+
+/// The memory of an exit stays as long as it is not known to be over.
+fn keep_exit(given: Given<'_>, decision: Decision) -> Decision {
+    Decision { shutdown: given.observed.memory.shutdown.clone(), ..decision }
+}
+
+/// The Cluster goes, and everything in it with it.
+fn with_the_cluster(given: Given<'_>) -> Decision {
+    let decision = leave::leave(given, Cause::ClusterDeleting);
+    let over =
+        decision.shutdown.is_none() && decision.actions.is_empty() && decision.needs == Needs::default();
+    if over && decision.waiting.is_none() {
+        return Decision { waiting: Some(Waiting::ClusterDeleting), ..given.rest(Phase::Pending) };
+    }
+    decision
+}
+
+fn wait_for(given: Given<'_>, what: &str) -> Decision {
+    let waiting = Some(Waiting::OldObjects { what: what.to_owned() });
+    // Whoever deleted it: an exit of ours is still that exit.
+    let phase = if given.observed.memory.shutdown.is_some() { Phase::ShuttingDown } else { Phase::Pending };
+    let mut decision = keep_exit(given, Decision { waiting, ..given.rest(phase) });
+    decision.wake.poll = Some(super::LOOK_AGAIN);
+    decision
+}
+
+fn create(given: Given<'_>) -> Decision {
+    let observed = given.observed;
+    let is_going = |object: &Presence<Object>| object.ours().is_some_and(|it| it.deleting_since.is_some());
+    if is_going(&observed.infrastructure) {
+        return wait_for(given, "the old infrastructure object");
+    }
+    if is_going(&observed.bootstrap) {
+        return wait_for(given, "the old bootstrap object");
+    }
+    let detail = "The Machine is being created".to_owned();
+    let mut decision = given.rest(Phase::Pending);
+    decision.waiting = Some(Waiting::Provisioning { detail });
+    if !observed.finalizer {
+        decision.actions.push(Action::AddFinalizer);
+    }
+    if observed.bootstrap.ours().is_none() {
+        decision.actions.push(Action::Create(Part::Bootstrap));
+    }
+    if observed.infrastructure.ours().is_none() {
+        decision.actions.push(Action::Create(Part::Infrastructure));
+    }
+    decision.actions.push(Action::Create(Part::Machine));
+    let text = "Created the Machine with its bootstrap and infrastructure objects".to_owned();
+    decision.notes.push(Note { news: News::MachineCreated, text });
+    decision
+}
+
+/// The Machine lives: its Node is awaited, cleaned and tainted.
+fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
+    let observed = given.observed;
+    let mut decision = given.rest(Phase::Pending);
+    if !observed.finalizer {
+        decision.actions.push(Action::AddFinalizer);
+    }
+    let infrastructure = observed.infrastructure.ours();
+    if infrastructure.is_none_or(|object| object.deleting_since.is_some()) {
+        let waiting = Some(Waiting::InfrastructureGone);
+        return Decision { phase: Phase::Error, waiting, ..decision };
+    }
+    if observed.bootstrap.ours().is_none() && !machine.bootstrapped {
+        decision.actions.push(Action::Create(Part::Bootstrap));
+    }
+    let node = match seen_node(machine, &observed.workload) {
+        Ok(node) => node,
+        Err(waiting) => {
+            let is_error = matches!(waiting, Waiting::WrongNode { .. });
+            let phase = if is_error { Phase::Error } else { Phase::Pending };
+            return Decision { phase, waiting: Some(waiting), ..decision };
+        }
+    };
+    if node.ready.status != Some(true) {
+        let detail = words(&node.ready.reason, &node.ready.message, "its kubelet has not reported");
+        decision.taints = Taints::NodeNotReady;
+        decision.waiting = Some(Waiting::NodeNotReady { node: node.name.clone(), detail });
+        return decision;
+    }
+    let id = NodeId { name: node.name.clone(), uid: node.uid.clone() };
+    if node.cordoned_by_us {
+        // Of an exit that was called off, or of the day before: a kubelet registers an old Node as it was.
+        decision.actions.push(Action::Uncordon(id.clone()));
+    }
+    let plan = taint::plan(&intent.node_taints, &node.taints, &node.record);
+    if !plan.conflicts.is_empty() && observed.memory.tainted.as_deref() != Some("TaintOwnershipConflict") {
+        let text = plan.conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        decision.notes.push(Note { news: News::TaintOwnershipConflict, text });
+    }
+    if let Some(change) = plan.change {
+        decision.actions.push(Action::SetTaints { node: id, change, record: plan.record.clone() });
+    }
+    decision.taints = Taints::Settled { record: plan.record, conflicts: plan.conflicts };
+    Decision { phase: Phase::Active, ..decision }
+}
+
+/// The Machine's own Node, or why it is not there.
+fn seen_node<'a>(machine: &Machine, workload: &'a Workload) -> Result<&'a Node, Waiting> {
+    let provisioning = |detail: String| Waiting::Provisioning { detail };
+    let Some(name) = &machine.node_name else {
+        let detail = words(&machine.ready.reason, &machine.ready.message, "no Node has joined yet");
+        return Err(provisioning(format!("The Machine is on its way: {detail}")));
+    };
+    let node = match workload {
+        Workload::NotAsked | Workload::Reachable(_, None) => {
+            return Err(provisioning(format!("Waiting for Node {name} to register")));
+        }
+        Workload::Unreachable(why) => {
+            return Err(Waiting::WorkloadUnreachable { detail: why.message.clone() });
+        }
+        Workload::Reachable(_, Some(node)) => node,
+    };
+    match (&node.provider_id, &machine.provider_id) {
+        (Some(on_node), Some(on_machine)) if on_node == on_machine => Ok(node),
+        (Some(on_node), Some(on_machine)) => Err(Waiting::WrongNode {
+            node: name.clone(),
+            on_node: on_node.clone(),
+            on_machine: on_machine.clone(),
+        }),
+        (None, _) | (_, None) => {
+            Err(provisioning(format!("Waiting for the providerID of Node {name} and of its Machine")))
+        }
+    }
+}
+
+fn words(reason: &str, message: &str, otherwise: &str) -> String {
+    match (reason, message) {
+        ("", "") => otherwise.to_owned(),
+        (reason, "") => reason.to_owned(),
+        (_, message) => message.trim().replace('\n', " "),
+    }
+}

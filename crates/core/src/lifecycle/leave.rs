@@ -1,0 +1,312 @@
+//! The machine leaves: the Node is emptied, then the Machine goes, then what is left.
+//!
+//! Cluster API removes infrastructure, bootstrap and Node itself when the Machine is deleted, in this order. The two
+//! provider objects are deleted from here only if there is no Machine that would do it.
+
+use super::{
+    Action, Decision, Deletion, GIVE_UP, Given, LOOK_AGAIN, News, NodeId, Note, Part, Patience, Phase,
+    Waiting,
+};
+use crate::drain::{self, Drain, Setting};
+use crate::observed::{Cause, Cluster, Machine, Needs, Node, Object, Pods, Shutdown, Workload};
+use jiff::{SignedDuration, Timestamp};
+use std::time::Duration;
+
+/// k0smotron ignores the deletion of a RemoteMachine that never had a Machine. An infrastructure object that does
+/// not go for this long gets one.
+const ORPHAN_HANGS: Duration = Duration::from_secs(30);
+
+pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
+    let observed = given.observed;
+    if given.orders.deletion == Some(Deletion::Orphaning) {
+        return Decision { waiting: Some(Waiting::Orphaning), ..given.rest(under_way(given)) };
+    }
+    // What was looked at closely once, in the phase where it ended, need not be looked at again.
+    let ends = !matches!(cause, Cause::Deleted | Cause::ClusterDeleting);
+    let is_settled = ends && observed.memory.phase == Some(settled(cause));
+    let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
+    if (rumours || observed.bootstrap.is_rumour()) && !is_settled {
+        let needs = Needs { certainty: true, ..Needs::default() };
+        let phase = observed.memory.phase.unwrap_or(Phase::Pending);
+        return Decision { needs, shutdown: observed.memory.shutdown.clone(), ..given.rest(phase) };
+    }
+    let decision = match observed.machine.ours() {
+        Some(machine) => match machine.object.deleting_since {
+            Some(since) => machine_goes(given, machine, since),
+            None => machine_lives(given, cause, machine),
+        },
+        None => without_machine(given, cause),
+    };
+    given.give_up(decision)
+}
+
+/// The phase in which an exit for this cause ends.
+fn settled(cause: Cause) -> Phase {
+    match cause {
+        Cause::WindowClosed => Phase::Inactive,
+        Cause::ScheduleDisabled => Phase::Disabled,
+        Cause::KillSwitch => Phase::Terminated,
+        // The object itself goes, so nobody sees it.
+        Cause::Deleted => Phase::ShuttingDown,
+        Cause::ClusterDeleting => Phase::Pending,
+    }
+}
+
+fn under_way(given: Given<'_>) -> Phase {
+    if given.is_emergency() { Phase::EmergencyRemove } else { Phase::ShuttingDown }
+}
+
+/// Nothing is deleted before the exit and its deadline are remembered.
+fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision {
+    let Some(shutdown) = current(given) else {
+        let shutdown = Some(begin(given, cause));
+        return Decision { shutdown, waiting: Some(Waiting::Leaving), ..given.rest(under_way(given)) };
+    };
+    let rest = Decision { shutdown: Some(shutdown.clone()), ..given.rest(under_way(given)) };
+    let (news, text) = match empty_node(given, machine, shutdown) {
+        Step::Look => return Decision { needs: Needs { pods: true, ..Needs::default() }, ..rest },
+        Step::Continue { actions, waiting } => {
+            let mut decision = Decision { actions, waiting: Some(waiting), ..rest };
+            let cordons = decision.actions.iter().any(|action| matches!(action, Action::Cordon(_)));
+            if cordons {
+                let text = format!("Draining the Node until {}", shutdown.drain_deadline);
+                decision.notes.push(Note { news: News::NodeDraining, text });
+            }
+            decision.wake.poll = Some(drain::RETRY);
+            decision.wake.at = Some(shutdown.drain_deadline);
+            return decision;
+        }
+        Step::Emptied => {
+            (Some(News::NodeDrained), "Every pod that had to leave the Node has left".to_owned())
+        }
+        Step::Abandoned(why) => (Some(News::NodeDrainFailed), why),
+        Step::Nothing => (None, String::new()),
+    };
+    let mut decision =
+        Decision { waiting: Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() }), ..rest };
+    decision.actions.extend(exclude(given, machine));
+    decision.actions.push(Action::Delete { part: Part::Machine, uid: machine.object.uid.clone() });
+    decision.notes.extend(news.map(|news| Note { news, text }));
+    decision.notes.push(Note { news: News::MachineDeleted, text: "Deleted the Machine".to_owned() });
+    decision.wake.poll = Some(LOOK_AGAIN);
+    decision
+}
+
+/// The exit under way, unless it must become more urgent than it is.
+fn current(given: Given<'_>) -> Option<&Shutdown> {
+    let shutdown = given.observed.memory.shutdown.as_ref()?;
+    (!given.is_emergency() || shutdown.cause == Cause::KillSwitch).then_some(shutdown)
+}
+
+fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
+    let (budget, cause) = if given.is_emergency() {
+        (drain::FORCED, Cause::KillSwitch)
+    } else {
+        (given.orders.budget.graceful.min(given.orders.budget.drain), cause)
+    };
+    Shutdown { started_at: whole_second(given.now), drain_deadline: later(given.now, budget), cause }
+}
+
+/// Status has whole seconds, and a deadline must not come earlier for having been written down.
+fn later(now: Timestamp, by: Duration) -> Timestamp {
+    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
+    let up = if now.subsec_nanosecond() == 0 { SignedDuration::ZERO } else { SignedDuration::from_secs(1) };
+    whole_second(now).saturating_add(by.saturating_add(up)).unwrap_or(Timestamp::MAX)
+}
+
+fn whole_second(now: Timestamp) -> Timestamp {
+    Timestamp::from_second(now.as_second()).unwrap_or(now)
+}
+
+/// One look at the Node that is to be emptied.
+enum Step {
+    /// The pods must be known first.
+    Look,
+    /// Not done yet.
+    Continue { actions: Vec<Action>, waiting: Waiting },
+    /// Done.
+    Emptied,
+    /// Not done, and there is no time left.
+    Abandoned(String),
+    /// There is nothing to empty, or no reason to.
+    Nothing,
+}
+
+fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step {
+    let observed = given.observed;
+    let deadline = shutdown.drain_deadline;
+    let is_late = given.now >= deadline;
+    // A Cluster that is being deleted takes every Node with it; a budget of nothing asks for no drain.
+    let cluster_goes = matches!(observed.cluster, Cluster::Present { deleting: true, .. });
+    let Some(name) = machine.node_name.as_ref().filter(|_| !cluster_goes) else { return Step::Nothing };
+    if deadline <= shutdown.started_at {
+        return Step::Nothing;
+    }
+    let node = match &observed.workload {
+        Workload::Reachable(_, Some(node)) if is_same_host(machine, node) => node,
+        Workload::NotAsked | Workload::Reachable(..) => return Step::Nothing,
+        Workload::Unreachable(why) if is_late || given.is_emergency() => {
+            return Step::Abandoned(format!("Node {name} was not drained: {}", why.message));
+        }
+        Workload::Unreachable(why) => {
+            let waiting = Waiting::DrainUnreachable { detail: why.message.clone(), deadline };
+            return Step::Continue { actions: Vec::new(), waiting };
+        }
+    };
+    let Pods::Listed(pods) = &node.pods else { return Step::Look };
+    let setting = Setting {
+        now: given.now,
+        started_at: shutdown.started_at,
+        node_ready: node.ready.status == Some(true),
+        forced: given.is_emergency(),
+    };
+    let drain = Drain::plan(pods, setting);
+    // Pods may still arrive until the Node is cordoned: only what is seen afterwards counts.
+    if node.unschedulable && drain.is_complete() {
+        return Step::Emptied;
+    }
+    if is_late {
+        return Step::Abandoned(format!(
+            "The drain of Node {name} ended before it was complete: {}",
+            drain.summary()
+        ));
+    }
+    let mut actions = Vec::new();
+    if !node.unschedulable {
+        actions.push(Action::Cordon(NodeId { name: name.clone(), uid: node.uid.clone() }));
+    }
+    let pods = drain.to_evict();
+    if !pods.is_empty() {
+        actions.push(if setting.forced { Action::ForceDelete(pods) } else { Action::Evict(pods) });
+    }
+    let (node, left, blocked) = (name.clone(), drain.summary(), String::new());
+    Step::Continue { actions, waiting: Waiting::Draining { node, left, blocked, deadline } }
+}
+
+/// No Node or Pod is written unless Node and Machine are the same host.
+fn is_same_host(machine: &Machine, node: &Node) -> bool {
+    machine.provider_id.is_some() && machine.provider_id == node.provider_id
+}
+
+/// Our drain was the drain: Cluster API must not begin another.
+fn exclude(given: Given<'_>, machine: &Machine) -> Option<Action> {
+    let volumes = given.is_emergency();
+    let done = machine.excludes_drain && (machine.excludes_volumes || !volumes);
+    (!done).then(|| Action::ExcludeDrain { uid: machine.object.uid.clone(), volumes })
+}
+
+/// The Machine is on its way out, by our hand or another's. An emergency hurries it.
+fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decision {
+    let mut decision = given.rest(under_way(given));
+    decision.shutdown = Some(match current(given) {
+        Some(shutdown) => shutdown.clone(),
+        // Somebody else deleted it, and Cluster API drains it: nothing is left for a budget of ours.
+        None if !given.is_emergency() => {
+            let at = whole_second(since);
+            Shutdown { started_at: at, drain_deadline: at, cause: cause_of(given) }
+        }
+        None => begin(given, Cause::KillSwitch),
+    });
+    decision.waiting = Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() });
+    decision.wake.poll = Some(LOOK_AGAIN);
+    if given.is_emergency() {
+        decision.actions.extend(exclude(given, machine));
+        if let Some(shutdown) = current(given) {
+            match empty_node(given, machine, shutdown) {
+                Step::Look => decision.needs.pods = true,
+                Step::Continue { actions, .. } => {
+                    decision.actions.extend(actions);
+                    decision.wake.poll = Some(drain::RETRY);
+                }
+                Step::Emptied | Step::Abandoned(_) | Step::Nothing => {}
+            }
+        }
+    }
+    decision
+}
+
+fn cause_of(given: Given<'_>) -> Cause {
+    match given.goal() {
+        super::Goal::Leave(cause) => cause,
+        super::Goal::Lend(_) => Cause::ClusterDeleting,
+        super::Goal::Unclear(_) => Cause::WindowClosed,
+    }
+}
+
+/// There is no Machine: what is left goes by our hand, infrastructure first, as Cluster API does it.
+fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
+    let observed = given.observed;
+    let mut decision = given.rest(under_way(given));
+    decision.shutdown.clone_from(&observed.memory.shutdown);
+    decision.wake.poll = Some(LOOK_AGAIN);
+    if let Some(object) = observed.infrastructure.ours() {
+        remove(&mut decision, Part::Infrastructure, object);
+        if let Some(at) = hangs_at(given, object) {
+            if at <= given.now {
+                decision.actions.push(Action::Create(Part::Machine));
+            } else {
+                decision.wake.at = Some(at);
+            }
+        }
+        return decision;
+    }
+    if let Some(object) = observed.bootstrap.ours() {
+        remove(&mut decision, Part::Bootstrap, object);
+        return decision;
+    }
+    finished(given, cause)
+}
+
+fn remove(decision: &mut Decision, part: Part, object: &Object) {
+    let what = match part {
+        Part::Bootstrap => "the bootstrap object",
+        Part::Infrastructure => "the infrastructure object",
+        Part::Machine => "the Machine",
+    };
+    decision.waiting = Some(Waiting::ObjectsDeleting { what: what.to_owned() });
+    if object.deleting_since.is_none() {
+        decision.actions.push(Action::Delete { part, uid: object.uid.clone() });
+    }
+}
+
+/// When an infrastructure object that is going counts as hanging, if a Machine could help it.
+fn hangs_at(given: Given<'_>, object: &Object) -> Option<Timestamp> {
+    let since = object.deleting_since.filter(|_| !object.has_machine_owner)?;
+    let may_create = given.wish.is_ok() && given.observed.finalizer;
+    let cluster_stays = matches!(given.observed.cluster, Cluster::Present { deleting: false, .. });
+    (may_create && cluster_stays).then(|| later(since, ORPHAN_HANGS))
+}
+
+fn finished(given: Given<'_>, cause: Cause) -> Decision {
+    let mut decision = given.rest(settled(cause));
+    if cause == Cause::Deleted && given.observed.finalizer {
+        decision.actions.push(Action::RemoveFinalizer);
+    }
+    decision
+}
+
+impl Given<'_> {
+    /// An operator may prefer a lost Machine to a ScheduledMachine that cannot be deleted.
+    fn give_up(&self, mut decision: Decision) -> Decision {
+        let observed = self.observed;
+        let limited = Deletion::Whole { patience: Patience::Limited };
+        let wished = self.orders.deletion == Some(limited) && observed.finalizer;
+        let machine = observed.machine.ours().map(|machine| &machine.object);
+        let object = machine.or(observed.infrastructure.ours()).or(observed.bootstrap.ours());
+        let Some(since) = object.filter(|_| wished).and_then(|object| object.deleting_since) else {
+            return decision;
+        };
+        let at = later(since, GIVE_UP);
+        if at > self.now {
+            decision.wake.at = Some(decision.wake.at.map_or(at, |other| other.min(at)));
+            return decision;
+        }
+        let text = format!(
+            "Gave up after {} minutes: what is left of the machine must be removed by hand",
+            GIVE_UP.as_secs() / 60
+        );
+        decision.notes.push(Note { news: News::FinalizerCleanupTimedOut, text });
+        decision.actions.push(Action::RemoveFinalizer);
+        decision
+    }
+}

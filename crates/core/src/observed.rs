@@ -1,0 +1,340 @@
+//! The world as far as a decision looks at it: small owned views of the objects around one ScheduledMachine.
+//!
+//! A view says how it is known. What a watch has *not* got may still exist (its label was stripped, the watch is
+//! behind), so an absence is a [`Certainty::Rumour`] until the server itself answered 404. Nothing is created,
+//! deleted or declared finished on a rumour: [`crate::lifecycle::decide`] asks for a closer look instead
+//! ([`Needs`]).
+
+use crate::drain::Pod;
+use crate::intent::{Effect, Taint};
+use jiff::Timestamp;
+
+/// Everything that is known about the world around one ScheduledMachine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Observed {
+    /// Whether the Cluster API is served at all.
+    pub cluster_api: Served,
+    /// The Cluster the machine joins.
+    pub cluster: Cluster,
+    /// The bootstrap object.
+    pub bootstrap: Presence<Object>,
+    /// The infrastructure object.
+    pub infrastructure: Presence<Object>,
+    /// The Machine.
+    pub machine: Presence<Machine>,
+    /// The cluster that holds the Node.
+    pub workload: Workload,
+    /// Whether our finalizer stands on the ScheduledMachine.
+    pub finalizer: bool,
+    /// What the last pass left in status.
+    pub memory: Memory,
+}
+
+/// Whether the server has a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Served {
+    /// It has.
+    Yes,
+    /// It has not; the text names what is missing.
+    No(String),
+}
+
+/// How an absence is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// A watch has no such object.
+    Rumour,
+    /// The server answered that there is none.
+    Confirmed,
+}
+
+/// An object that should bear the name of the ScheduledMachine.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Presence<T> {
+    /// There is none.
+    Absent(Certainty),
+    /// There is one, and it is not ours.
+    Foreign(Foreign),
+    /// There is one that names this ScheduledMachine as its owner.
+    Ours(T),
+    /// Its kind is not served; the text names it. Nothing of a kind that is not served exists.
+    NotServed(String),
+}
+
+/// Somebody else's object under a name we need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// Kind and name.
+    pub what: String,
+    /// Its controller, if it has one.
+    pub owner: Option<String>,
+}
+
+/// A Cluster API Cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cluster {
+    /// There is none.
+    Absent(Certainty),
+    /// There is one.
+    Present {
+        /// `spec.paused`.
+        paused: bool,
+        /// Whether it is being deleted.
+        deleting: bool,
+    },
+}
+
+/// What every object of ours has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Object {
+    /// Identity: another object of the same name has another.
+    pub uid: String,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When its deletion was asked for.
+    pub deleting_since: Option<Timestamp>,
+    /// Whether a Machine owns it, beside us.
+    pub has_machine_owner: bool,
+}
+
+/// A Cluster API Machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// What every object has.
+    pub object: Object,
+    /// Identifier of the host, once the provider gave one.
+    pub provider_id: Option<String>,
+    /// Name of its Node, once there is one.
+    pub node_name: Option<String>,
+    /// Whether its bootstrap data exists: from then on the bootstrap object is not needed any more.
+    pub bootstrapped: bool,
+    /// Cluster API's own word on it.
+    pub ready: Ready,
+    /// Whether Cluster API is told to leave the drain alone.
+    pub excludes_drain: bool,
+    /// Whether Cluster API is told not to wait for volumes.
+    pub excludes_volumes: bool,
+    /// Pre-drain and pre-terminate hooks that others have set and that hold its deletion.
+    pub hooks: Vec<String>,
+}
+
+/// A condition of somebody else's object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Ready {
+    /// True, False or not known.
+    pub status: Option<bool>,
+    /// Why, in one word.
+    pub reason: String,
+    /// Why, in a sentence.
+    pub message: String,
+}
+
+/// How the workload cluster is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Through a kubeconfig Secret.
+    Secret,
+    /// It is the management cluster itself.
+    Management,
+}
+
+/// The cluster that holds Node and Pods.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Workload {
+    /// Nobody looked, since there is no Machine.
+    NotAsked,
+    /// It cannot be reached; the text says why.
+    Unreachable(Unreachable),
+    /// It can.
+    Reachable(Access, Option<Box<Node>>),
+}
+
+/// Why a workload cluster cannot be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreachable {
+    /// Whether a kubeconfig Secret was seen now or before: then the management cluster never takes its place.
+    pub by_secret: bool,
+    /// One word.
+    pub reason: UnreachableReason,
+    /// A sentence.
+    pub message: String,
+}
+
+/// Why a workload cluster cannot be reached, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UnreachableReason {
+    /// The Secret is not there.
+    SecretNotFound,
+    /// We may not read it.
+    SecretForbidden,
+    /// What it holds is not a kubeconfig.
+    SecretInvalid,
+    /// The server does not answer.
+    ConnectionFailed,
+}
+
+/// A Node.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// Name.
+    pub name: String,
+    /// Identity.
+    pub uid: String,
+    /// Identifier of the host.
+    pub provider_id: Option<String>,
+    /// Its Ready condition.
+    pub ready: Ready,
+    /// `spec.unschedulable`.
+    pub unschedulable: bool,
+    /// Whether this controller cordoned it: the annotation it writes in the same patch.
+    pub cordoned_by_us: bool,
+    /// Every taint, in order, whole: they are written back as they were read.
+    pub taints: Vec<NodeTaint>,
+    /// Our record of taints on the Node.
+    pub record: Record,
+    /// Its pods, if somebody looked.
+    pub pods: Pods,
+}
+
+/// A taint as it stands on a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeTaint {
+    /// Key.
+    pub key: String,
+    /// Value; `None` and empty are the same to Kubernetes, but not to a patch that compares.
+    pub value: Option<String>,
+    /// Effect, as text: others may use effects we do not know.
+    pub effect: String,
+    /// When it was added, for NoExecute.
+    pub time_added: Option<String>,
+}
+
+/// The Node's annotation that records which taints are ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// There is none.
+    None,
+    /// There is one, with the text it was read from.
+    Read(Vec<Taint<Effect>>, String),
+    /// There is one that nobody can read.
+    Unreadable(String),
+}
+
+/// The pods of a Node.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pods {
+    /// Nobody looked.
+    NotAsked,
+    /// These.
+    Listed(Vec<Pod>),
+}
+
+/// What the last pass left in status: the only memory there is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Memory {
+    /// `status.phase`, if it is one of ours.
+    pub phase: Option<crate::lifecycle::Phase>,
+    /// `status.shutdown`.
+    pub shutdown: Option<Shutdown>,
+    /// Reason of the Scheduled condition.
+    pub scheduled: Option<String>,
+    /// Reason of the NodeTainted condition.
+    pub tainted: Option<String>,
+    /// `status.lastScheduledTime`.
+    pub last_scheduled: Option<Timestamp>,
+}
+
+/// An exit under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shutdown {
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When the drain ends, done or not.
+    pub drain_deadline: Timestamp,
+    /// Why it began.
+    pub cause: Cause,
+}
+
+/// Why a machine leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// Its window closed.
+    WindowClosed,
+    /// `spec.schedule.enabled` is false.
+    ScheduleDisabled,
+    /// The ScheduledMachine is being deleted.
+    Deleted,
+    /// `spec.killSwitch` is true.
+    KillSwitch,
+    /// The Cluster is being deleted.
+    ClusterDeleting,
+}
+
+impl Cause {
+    /// All causes.
+    pub const ALL: [Self; 5] =
+        [Self::WindowClosed, Self::ScheduleDisabled, Self::Deleted, Self::KillSwitch, Self::ClusterDeleting];
+
+    /// The word in status.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::WindowClosed => "WindowClosed",
+            Self::ScheduleDisabled => "ScheduleDisabled",
+            Self::Deleted => "Deleted",
+            Self::KillSwitch => "KillSwitch",
+            Self::ClusterDeleting => "ClusterDeleting",
+        }
+    }
+
+    /// Reads the word in status.
+    pub fn parse(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|cause| cause.word() == word)
+    }
+}
+
+/// What a decision must know that a quick look does not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// The server's own word on every object that a watch has not got.
+    pub certainty: bool,
+    /// The pods of the Node.
+    pub pods: bool,
+}
+
+impl Needs {
+    /// Whether `known` covers this.
+    pub fn within(self, known: Self) -> bool {
+        (known.certainty || !self.certainty) && (known.pods || !self.pods)
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self { certainty: self.certainty || other.certainty, pods: self.pods || other.pods }
+    }
+}
+
+impl<T> Presence<T> {
+    /// Ours, if it is.
+    pub fn ours(&self) -> Option<&T> {
+        match self {
+            Self::Ours(object) => Some(object),
+            Self::Absent(_) | Self::Foreign(_) | Self::NotServed(_) => None,
+        }
+    }
+
+    /// Whether its absence is only a rumour.
+    pub fn is_rumour(&self) -> bool {
+        matches!(self, Self::Absent(Certainty::Rumour))
+    }
+}
+
+impl Workload {
+    /// The Node, if one is seen.
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Self::Reachable(_, node) => node.as_deref(),
+            Self::NotAsked | Self::Unreachable(_) => None,
+        }
+    }
+}

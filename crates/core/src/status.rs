@@ -1,0 +1,266 @@
+//! What people are shown of a decision: the whole status, computed anew in every pass.
+//!
+//! Nothing in it is an elapsed time or the time of the pass, so that an unchanged world means an unchanged status
+//! and no write.
+
+use crate::intent::{Effect, Taint};
+use crate::lifecycle::{Decision, Phase, Scheduled, Taints, Waiting};
+use crate::observed::{Access, Machine, Object, Observed, Presence, Shutdown, UnreachableReason, Workload};
+use jiff::Timestamp;
+
+/// Everything status says, but for what only the server's objects know (names, kinds, generation).
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report {
+    /// The phase.
+    pub phase: Phase,
+    /// What it means for this machine.
+    pub message: String,
+    /// Whether the window is open; `None` if the schedule cannot be read.
+    pub in_schedule: Option<bool>,
+    /// Conditions, in the order they are shown.
+    pub conditions: Vec<Condition>,
+    /// Identity of the Machine.
+    pub machine: Option<String>,
+    /// Identity of the bootstrap object.
+    pub bootstrap: Option<String>,
+    /// Identity of the infrastructure object.
+    pub infrastructure: Option<String>,
+    /// Name and identity of the Node; the latter only while it is seen.
+    pub node: Option<(String, Option<String>)>,
+    /// Identifier of the host.
+    pub provider_id: Option<String>,
+    /// Taints that are ours.
+    pub taints: Vec<Taint<Effect>>,
+    /// When a Machine was last made.
+    pub last_scheduled: Option<Timestamp>,
+    /// When the next window opens.
+    pub next_activation: Option<Timestamp>,
+    /// When this window closes, or the drain ends.
+    pub next_cleanup: Option<Timestamp>,
+    /// The exit under way.
+    pub shutdown: Option<Shutdown>,
+}
+
+/// One condition.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// Which.
+    pub kind: ConditionKind,
+    /// True, False, or `None` for Unknown.
+    pub status: Option<bool>,
+    /// One word.
+    pub reason: &'static str,
+    /// A sentence.
+    pub message: String,
+}
+
+/// The conditions of a ScheduledMachine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ConditionKind {
+    /// All is as it should be now.
+    Ready,
+    /// Something is being done about it; only there while it is.
+    Reconciling,
+    /// Nothing more can be done without a person; only there while it is so.
+    Stalled,
+    /// In the window and allowed.
+    Scheduled,
+    /// Cluster API's word on the Machine.
+    MachineReady,
+    /// The taints are as declared.
+    NodeTainted,
+    /// The workload cluster answers.
+    WorkloadReachable,
+}
+
+impl ConditionKind {
+    /// The condition's type.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::Reconciling => "Reconciling",
+            Self::Stalled => "Stalled",
+            Self::Scheduled => "Scheduled",
+            Self::MachineReady => "MachineReady",
+            Self::NodeTainted => "NodeTainted",
+            Self::WorkloadReachable => "WorkloadReachable",
+        }
+    }
+}
+
+/// Reasons of WorkloadReachable that tell that a kubeconfig Secret was seen: the management cluster never takes its
+/// place afterwards. This is the only memory of it.
+pub const SECRET_SEEN: [&str; 4] =
+    ["KubeconfigSecret", "KubeconfigSecretNotFound", "KubeconfigSecretInvalid", "ConnectionFailed"];
+
+/// Renders what a decision means for people.
+pub fn report(decision: &Decision, observed: &Observed) -> Report {
+    let machine = observed.machine.ours();
+    let settled = matches!(decision.phase, Phase::Disabled | Phase::Terminated);
+    let window = decision.window.filter(|_| !settled);
+    let draining = decision
+        .shutdown
+        .as_ref()
+        .filter(|_| machine.is_some_and(|machine| machine.object.deleting_since.is_none()));
+    let next_cleanup = draining
+        .map(|shutdown| shutdown.drain_deadline)
+        .or_else(|| window.filter(|window| window.active).and_then(|window| window.until));
+    let node = machine.and_then(|machine| machine.node_name.clone()).map(|name| {
+        let uid = observed.workload.node().filter(|node| node.name == name).map(|node| node.uid.clone());
+        (name, uid)
+    });
+    let taints = match &decision.taints {
+        Taints::Settled { record, .. } => record.clone(),
+        Taints::NoNode | Taints::NodeNotReady => recorded(observed),
+    };
+    Report {
+        phase: decision.phase,
+        message: message(decision),
+        in_schedule: decision.window.map(|window| window.active),
+        conditions: conditions(decision, observed),
+        machine: machine.map(|machine| machine.object.uid.clone()),
+        bootstrap: uid(&observed.bootstrap),
+        infrastructure: uid(&observed.infrastructure),
+        node,
+        provider_id: machine.and_then(|machine| machine.provider_id.clone()),
+        taints,
+        last_scheduled: machine.map(|machine| machine.object.created_at).or(observed.memory.last_scheduled),
+        next_activation: decision.next_activation.filter(|_| !settled),
+        next_cleanup,
+        shutdown: decision.shutdown.clone(),
+    }
+}
+
+fn uid(object: &Presence<Object>) -> Option<String> {
+    object.ours().map(|object| object.uid.clone())
+}
+
+/// What the Node itself says is ours, while nothing is decided about it.
+fn recorded(observed: &Observed) -> Vec<Taint<Effect>> {
+    match observed.workload.node().map(|node| &node.record) {
+        Some(crate::observed::Record::Read(taints, _)) => taints.clone(),
+        _ => Vec::new(),
+    }
+}
+
+fn message(decision: &Decision) -> String {
+    if let Some(waiting) = &decision.waiting {
+        return waiting.to_string();
+    }
+    match decision.phase {
+        Phase::Active => "The machine is in the cluster and its Node is Ready".to_owned(),
+        Phase::Inactive => "Outside the time window: the machine is with its owner".to_owned(),
+        Phase::Disabled => {
+            "spec.schedule.enabled is false: the machine stays with its owner until it is true".to_owned()
+        }
+        Phase::Terminated => "The kill switch is set: the machine stays out until it is false".to_owned(),
+        Phase::Pending | Phase::ShuttingDown | Phase::EmergencyRemove | Phase::Error => String::new(),
+    }
+}
+
+fn conditions(decision: &Decision, observed: &Observed) -> Vec<Condition> {
+    let mut all = vec![ready(decision)];
+    match decision.phase {
+        Phase::Pending | Phase::ShuttingDown | Phase::EmergencyRemove => {
+            all.push(Condition { kind: ConditionKind::Reconciling, status: Some(true), ..ready(decision) });
+        }
+        Phase::Error => {
+            all.push(Condition { kind: ConditionKind::Stalled, status: Some(true), ..ready(decision) });
+        }
+        Phase::Active | Phase::Inactive | Phase::Disabled | Phase::Terminated => {}
+    }
+    all.push(scheduled(decision));
+    all.push(machine_ready(observed.machine.ours()));
+    all.push(node_tainted(&decision.taints));
+    all.extend(workload_reachable(&observed.workload));
+    all
+}
+
+fn ready(decision: &Decision) -> Condition {
+    let (status, own_reason) = match decision.phase {
+        Phase::Active => (true, "NodeReady"),
+        Phase::Inactive => (true, "OutsideWindow"),
+        Phase::Disabled => (true, "ScheduleDisabled"),
+        Phase::Terminated => (true, "KillSwitchActivated"),
+        Phase::Pending => (false, "Pending"),
+        Phase::ShuttingDown => (false, "ShuttingDown"),
+        Phase::EmergencyRemove => (false, "EmergencyRemove"),
+        Phase::Error => (false, "Error"),
+    };
+    let reason = decision.waiting.as_ref().map_or(own_reason, Waiting::reason);
+    Condition { kind: ConditionKind::Ready, status: Some(status), reason, message: message(decision) }
+}
+
+fn scheduled(decision: &Decision) -> Condition {
+    let (status, message) = match decision.scheduled {
+        Scheduled::InWindow => (Some(true), "The time window is open"),
+        Scheduled::OutsideWindow => (Some(false), "The time window is closed"),
+        Scheduled::ScheduleDisabled => (Some(false), "spec.schedule.enabled is false"),
+        Scheduled::KillSwitchActivated => (Some(false), "spec.killSwitch is true"),
+        Scheduled::Deleting => (Some(false), "The object is being deleted"),
+        Scheduled::InvalidSpec => (None, "The spec cannot be read"),
+    };
+    let (reason, message) = (decision.scheduled.word(), message.to_owned());
+    Condition { kind: ConditionKind::Scheduled, status, reason, message }
+}
+
+fn machine_ready(machine: Option<&Machine>) -> Condition {
+    let (status, reason, message) = match machine {
+        None => (None, "NoMachine", "There is no Machine".to_owned()),
+        Some(machine) => {
+            let said = machine.ready.message.trim().replace('\n', " ");
+            match machine.ready.status {
+                Some(true) => (Some(true), "MachineReady", said),
+                Some(false) => (Some(false), "MachineNotReady", said),
+                None => (None, "MachineNotReported", said),
+            }
+        }
+    };
+    Condition { kind: ConditionKind::MachineReady, status, reason, message }
+}
+
+fn node_tainted(taints: &Taints) -> Condition {
+    let (status, reason, message) = match taints {
+        Taints::NoNode => (None, "NoNodeYet", "There is no Node to taint".to_owned()),
+        Taints::NodeNotReady => {
+            (Some(false), "NodeNotReady", "Taints are applied when the Node is Ready".to_owned())
+        }
+        Taints::Settled { conflicts, .. } if !conflicts.is_empty() => {
+            let all = conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            (Some(false), "TaintOwnershipConflict", all)
+        }
+        Taints::Settled { record, .. } if record.is_empty() => {
+            (Some(true), "Applied", "No taints are declared".to_owned())
+        }
+        Taints::Settled { .. } => (Some(true), "Applied", "All declared taints are on the Node".to_owned()),
+    };
+    Condition { kind: ConditionKind::NodeTainted, status, reason, message }
+}
+
+/// Absent while nobody looked: the condition of the last time stays, since it is remembered by it.
+fn workload_reachable(workload: &Workload) -> Option<Condition> {
+    let (status, reason, message) = match workload {
+        Workload::NotAsked => return None,
+        Workload::Reachable(Access::Secret, _) => {
+            (true, "KubeconfigSecret", "Reached through its kubeconfig Secret".to_owned())
+        }
+        Workload::Reachable(Access::Management, _) => (
+            true,
+            "ManagementCluster",
+            "There is no kubeconfig Secret: it is the management cluster itself".to_owned(),
+        ),
+        Workload::Unreachable(why) => {
+            let reason = match why.reason {
+                UnreachableReason::SecretNotFound => "KubeconfigSecretNotFound",
+                UnreachableReason::SecretForbidden | UnreachableReason::ConnectionFailed if why.by_secret => {
+                    "ConnectionFailed"
+                }
+                UnreachableReason::SecretForbidden => "KubeconfigSecretForbidden",
+                UnreachableReason::SecretInvalid => "KubeconfigSecretInvalid",
+                UnreachableReason::ConnectionFailed => "ManagementClusterFailed",
+            };
+            (false, reason, why.message.clone())
+        }
+    };
+    Some(Condition { kind: ConditionKind::WorkloadReachable, status: Some(status), reason, message })
+}
