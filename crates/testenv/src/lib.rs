@@ -7,6 +7,8 @@
 //!
 //! [`Servers`] finds or builds the binaries; `make control-plane` does it once for a machine.
 //!
+//! [`ClusterApi`] adds Cluster API with its real manager, and [`Hosts`] the machines that join, run pods and leave.
+//!
 //! Tests of one binary share a control plane ([`shared`]) and take a namespace of their own
 //! ([`Cluster::fresh_namespace`]).
 
@@ -16,6 +18,7 @@ mod cluster_api;
 mod control_plane;
 mod crds;
 mod error;
+mod hosts;
 mod kubeconfig;
 mod pki;
 mod plan;
@@ -32,5 +35,6 @@ pub use control_plane::{
 };
 pub use crds::{cluster_api_crds, k0smotron_crds};
 pub use error::Error;
+pub use hosts::{Behaviour, Core, Fault, Hosts};
 pub use kubeconfig::Identity;
 pub use servers::Servers;
