@@ -5,11 +5,12 @@
 
 use fivespot_testenv::{
     AuditEntry, Behaviour, ClusterApi, ControlPlane, Core, Fault, Hosts, Options, Topology, cluster_api,
-    create_cluster, eventually, shared_with_cluster_api,
+    create_cluster, eventually, is_proof, shared_with_cluster_api,
 };
+use futures::stream::{self, StreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -173,7 +174,7 @@ impl World {
 }
 
 /// From nothing to a Node with a pod and back, in the order that 5-Spot relies on.
-async fn lives_and_dies(world: World, version: &str) {
+async fn lives_and_dies(world: &World, version: &str) {
     world.create_parts("a").await;
     world.create_machine("a", version).await;
     let began = Instant::now();
@@ -209,23 +210,78 @@ async fn lives_and_dies(world: World, version: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_lives_and_dies_in_v1beta2() {
-    lives_and_dies(World::new(Behaviour::default()).await, "v1beta2").await;
+    lives_and_dies(&World::new(Behaviour::default()).await, "v1beta2").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_lives_and_dies_in_v1beta1() {
     let world = World::on(shared_with_cluster_api(), Core::Real, "v1beta1", Behaviour::default()).await;
-    lives_and_dies(world, "v1beta1").await;
+    lives_and_dies(&world, "v1beta1").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_machine_lives_and_dies_while_cluster_api_is_played_in_one_cluster() {
-    let cluster_api = ClusterApi::Definitions;
-    let options = Options { topology: Topology::One, cluster_api, ..Options::default() };
-    let plane: &'static ControlPlane = Box::leak(Box::new(ControlPlane::start(options).await.unwrap()));
+async fn hundreds_of_machines_live_and_die_while_cluster_api_is_played_in_one_cluster() {
+    let plane = one_cluster(ClusterApi::Definitions).await;
     let world = World::on(plane, Core::Played, "v1beta2", Behaviour::default()).await;
-    lives_and_dies(world, "v1beta2").await;
-    // A leaked plane is not dropped; its servers end with this process.
+    lives_and_dies(&world, "v1beta2").await;
+
+    let names: Vec<String> =
+        (0..if is_proof() { 500 } else { 100 }).map(|number| format!("m{number}")).collect();
+    let began = Instant::now();
+    stream::iter(&names).for_each_concurrent(16, async |name| world.create(name).await).await;
+    let count = async |phase: &str| {
+        let machines = world.machines.list(&ListParams::default()).await.unwrap();
+        machines.iter().filter(|machine| machine.data["status"]["phase"] == phase).count()
+    };
+    eventually("all run", async || count("Running").await == names.len()).await;
+    println!("{} machines run after {:?}", names.len(), began.elapsed());
+    let began = Instant::now();
+    world.machines.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    eventually("all are gone", async || {
+        world.machines.list(&ListParams::default()).await.unwrap().items.is_empty()
+    })
+    .await;
+    println!("{} machines are gone after {:?}", names.len(), began.elapsed());
+}
+
+/// Also with the manager there may be a single cluster, and the manager may fail.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_survives_the_manager_in_one_cluster() {
+    let plane = one_cluster(ClusterApi::Manager).await;
+    let world = World::on(plane, Core::Real, "v1beta2", Behaviour::default()).await;
+    world.created_and_running("a").await;
+    plane.stop_manager().unwrap();
+    assert!(plane.check(plane.management()).is_err());
+    assert!(
+        world.machines.delete("a", &DeleteParams::default()).await.is_ok(),
+        "no webhook answers for a deletion"
+    );
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(world.machines.get_opt("a").await.unwrap().is_some());
+    plane.start_manager().unwrap();
+    eventually("everything is gone", async || world.is_gone_with_node("a").await).await;
+    plane.check(plane.management()).unwrap();
+}
+
+/// A plane of its own, which ends with this process.
+async fn one_cluster(cluster_api: ClusterApi) -> &'static ControlPlane {
+    let options = Options { topology: Topology::One, cluster_api, ..Options::default() };
+    Box::leak(Box::new(ControlPlane::start(options).await.unwrap()))
+}
+
+/// The controllers of Kubernetes give a Node up when they have heard nothing for 50 s.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_stays_ready_by_its_heartbeats_until_its_host_ends() {
+    if !is_proof() {
+        return;
+    }
+    let world = World::new(Fault::FinalizerStays).await;
+    world.created_and_running("a").await;
+    tokio::time::sleep(Duration::from_secs(80)).await;
+    assert!(world.is_node_ready("a").await);
+    world.delete("a").await;
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    eventually("the Node is not ready", async || !world.is_node_ready("a").await).await;
 }
 
 /// The negative control of every test that says that 5-Spot's drain was the only one.

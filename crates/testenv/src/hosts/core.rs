@@ -196,7 +196,9 @@ async fn tell(
         }
         // The real one has a name for each reason; nobody may rely on those.
         let reason = format!("{}{kind}", if is_true { "" } else { "Not" });
-        let condition = json!({"type": kind, "status": wanted, "reason": reason, "lastTransitionTime": now});
+        let condition = json!({
+            "type": kind, "status": wanted, "reason": reason, "message": "", "lastTransitionTime": now,
+        });
         match known {
             Some(known) => all[known] = condition,
             None => all.push(condition),

@@ -11,7 +11,7 @@ mod core;
 mod kubelet;
 mod provider;
 
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, chain};
 use crate::error::Error;
 use futures::stream::{self, Stream, StreamExt};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
@@ -126,6 +126,7 @@ impl Hosts {
             behaviours: Mutex::new(Behaviours { usual: behaviour, special: BTreeMap::new() }),
             changed: watch::Sender::new(()),
             hosts: Mutex::default(),
+            last_error: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         provider::start(&world, &mut tasks);
@@ -143,10 +144,22 @@ impl Hosts {
         self.world.changed.send_replace(());
     }
 
+    /// From now on all machines behave so that nothing else was said of.
+    pub fn set_usual(&self, behaviour: impl Into<Behaviour>) {
+        lock(&self.world.behaviours).usual = behaviour.into();
+        self.world.changed.send_replace(());
+    }
+
     /// From now on the machine behaves as all others do.
     pub fn reset(&self, machine: &str) {
         lock(&self.world.behaviours).special.remove(machine);
         self.world.changed.send_replace(());
+    }
+
+    /// What failed last, for the message of a test that waits in vain. Everything that fails is tried again, and
+    /// conflicts are part of daily life, so this says nothing about a test that passes.
+    pub fn last_error(&self) -> Option<String> {
+        lock(&self.world.last_error).clone()
     }
 
     /// The Node that the machine whose infrastructure object has this name registers.
@@ -169,6 +182,7 @@ struct World {
     changed: watch::Sender<()>,
     /// The hosts that run, by the names of their Nodes.
     hosts: Mutex<BTreeMap<String, Host>>,
+    last_error: Mutex<Option<String>>,
 }
 
 #[derive(Debug)]
@@ -208,12 +222,13 @@ impl World {
     /// Takes the time a step takes, also if that changes meanwhile, and returns whether it took any.
     async fn pause(&self, machine: &str) -> bool {
         let mut changed = self.changed.subscribe();
-        let began = Instant::now();
+        let (began, mut has_waited) = (Instant::now(), false);
         loop {
             let left = self.behaviour(machine).delay.saturating_sub(began.elapsed());
             if left.is_zero() {
-                return began.elapsed() > RETRY / 2;
+                return has_waited;
             }
+            has_waited = true;
             // The sender lives as long as this world does.
             let _ = tokio::time::timeout(left, changed.changed()).await;
         }
@@ -225,6 +240,12 @@ impl World {
             changed.changed().await.ok()?;
             Some(((), changed))
         })
+    }
+
+    fn remember<K: Resource>(&self, object: &K, error: &kube::Error) -> Action {
+        let name = object.meta().name.as_deref().unwrap_or_default();
+        *lock(&self.last_error) = Some(format!("{name}: {}", chain(error)));
+        Action::requeue(RETRY)
     }
 
     fn hosts(&self) -> MutexGuard<'_, BTreeMap<String, Host>> {
@@ -314,7 +335,7 @@ fn run<K, F>(
         controller
             .trigger_backoff(Steady)
             .reconcile_all_on(changes)
-            .run(reconcile, |_, _, _| Action::requeue(RETRY), world)
+            .run(reconcile, |object, error, world| world.remember(&*object, error), world)
             .for_each(|_| std::future::ready(()))
             .await;
     });
