@@ -63,7 +63,7 @@ pub(crate) async fn install(
             let program = cluster_api_manager(&cache_folder());
             if !program.is_file() {
                 let folder = program.parent().unwrap_or(Path::new("/")).to_owned();
-                return Err(Error::NotBuilt { missing: MANAGER, folder });
+                return Err(Error::ClusterApiNotBuilt { missing: MANAGER, folder });
             }
             let webhooks = Webhooks::draw(folder, port)?;
             let conversion = WebhookClientConfig {
@@ -143,8 +143,8 @@ impl Webhooks {
     async fn register(&self, client: &Client) -> Result<(), Error> {
         let file = cluster_api_webhooks(&cache_folder());
         let missing = "the webhooks of Cluster API";
-        let text =
-            fs::read_to_string(&file).map_err(|_| Error::NotBuilt { missing, folder: cache_folder() })?;
+        let text = fs::read_to_string(&file)
+            .map_err(|_| Error::ClusterApiNotBuilt { missing, folder: cache_folder() })?;
         let what = || format!("read {}", file.display());
         let shipped: Vec<Value> = serde_saphyr::from_multiple(&text).map_err(Error::api(what()))?;
         for mut configuration in shipped {

@@ -36,8 +36,10 @@ pub(crate) fn converted_cluster_api_crds(
 
 fn shipped_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
     let folder = cluster_api_crd_folder(&cache_folder());
-    let entries = fs::read_dir(&folder)
-        .map_err(|_| Error::NotBuilt { missing: "the CRDs of Cluster API", folder: folder.clone() })?;
+    let entries = fs::read_dir(&folder).map_err(|_| Error::ClusterApiNotBuilt {
+        missing: "the CRDs of Cluster API",
+        folder: folder.clone(),
+    })?;
     let mut files = Vec::new();
     for entry in entries {
         files.push(entry.context(|| format!("read {}", folder.display()))?.path());

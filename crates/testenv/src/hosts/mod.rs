@@ -16,10 +16,10 @@ use crate::error::Error;
 use futures::stream::{self, Stream, StreamExt};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind};
-use kube::runtime::controller::{Action, Controller};
+use kube::runtime::controller::{Action, Config, Controller};
 use kube::runtime::utils::Backoff;
 use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write as _};
@@ -33,6 +33,10 @@ use tokio::task::JoinSet;
 /// How soon something that failed is tried again: the world of a test is small, and its API server may have been
 /// stopped on purpose.
 const RETRY: Duration = Duration::from_millis(200);
+
+/// Changes that come together are looked at once. It also gives the event of an own write time to arrive, so that
+/// nothing is written twice.
+const DEBOUNCE: Duration = Duration::from_millis(20);
 
 /// Time that a pod gets to end, unless a test says otherwise.
 const TERMINATION: Duration = Duration::from_millis(100);
@@ -127,6 +131,7 @@ impl Hosts {
             changed: watch::Sender::new(()),
             hosts: Mutex::default(),
             last_error: Mutex::default(),
+            written: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         provider::start(&world, &mut tasks);
@@ -183,6 +188,8 @@ struct World {
     /// The hosts that run, by the names of their Nodes.
     hosts: Mutex<BTreeMap<String, Host>>,
     last_error: Mutex<Option<String>>,
+    /// The versions of objects that were written here, by their uids.
+    written: Mutex<BTreeMap<String, u64>>,
 }
 
 #[derive(Debug)]
@@ -240,6 +247,33 @@ impl World {
             changed.changed().await.ok()?;
             Some(((), changed))
         })
+    }
+
+    /// Keeps in mind what a write made of an object.
+    fn wrote(&self, object: &DynamicObject) {
+        if let (Some(uid), Some(version)) = (object.uid(), version(object)) {
+            let mut written = lock(&self.written);
+            let known = written.entry(uid).or_default();
+            *known = version.max(*known);
+        }
+    }
+
+    /// Whether this is an object as it was before a write of ours, whose event is still to come: acting on it would
+    /// write everything twice.
+    fn is_stale(&self, object: &DynamicObject) -> bool {
+        let known = object.uid().and_then(|uid| lock(&self.written).get(&uid).copied());
+        known.zip(version(object)).is_some_and(|(known, version)| version < known)
+    }
+
+    async fn patch(&self, kind: &ApiResource, name: &str, patch: Value) -> Result<(), kube::Error> {
+        let outcome = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        unless_gone(outcome.map(|object| self.wrote(&object)))
+    }
+
+    async fn patch_status(&self, kind: &ApiResource, name: &str, status: Value) -> Result<(), kube::Error> {
+        let patch = Patch::Merge(json!({"status": status}));
+        let outcome = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
+        unless_gone(outcome.map(|object| self.wrote(&object)))
     }
 
     fn remember<K: Resource>(&self, object: &K, error: &kube::Error) -> Action {
@@ -334,6 +368,7 @@ fn run<K, F>(
     tasks.spawn(async move {
         controller
             .trigger_backoff(Steady)
+            .with_config(Config::default().debounce(DEBOUNCE))
             .reconcile_all_on(changes)
             .run(reconcile, |object, error, world| world.remember(&*object, error), world)
             .for_each(|_| std::future::ready(()))
@@ -346,6 +381,11 @@ fn owner_machine(object: &DynamicObject) -> Option<String> {
     object.owner_references().iter().find(|owner| owner.kind == "Machine").map(|owner| owner.name.clone())
 }
 
+/// Versions of one resource can be compared since Kubernetes 1.35, and always could in fact.
+fn version(object: &DynamicObject) -> Option<u64> {
+    object.metadata.resource_version.as_ref()?.parse().ok()
+}
+
 fn is_deleted(object: &DynamicObject) -> bool {
     object.metadata.deletion_timestamp.is_some()
 }
@@ -354,17 +394,19 @@ fn is_paused(object: &DynamicObject) -> bool {
     object.annotations().contains_key("cluster.x-k8s.io/paused")
 }
 
-/// Adds or removes a finalizer if the object does not have it so. The patch is good for this version of the object
-/// alone: a list is written whole.
+/// Adds or removes a finalizer if the object does not have it so, and returns whether that took a write: then the
+/// event of it leads back with the object as it is now. The patch is good for this version of the object alone: a
+/// list is written whole.
 async fn finalize(
-    api: &Api<DynamicObject>,
+    world: &World,
+    kind: &ApiResource,
     object: &DynamicObject,
     finalizer: &str,
     wanted: bool,
-) -> Result<(), kube::Error> {
+) -> Result<bool, kube::Error> {
     let mut finalizers = object.finalizers().to_vec();
     if finalizers.iter().any(|present| present == finalizer) == wanted {
-        return Ok(());
+        return Ok(false);
     }
     finalizers.retain(|present| present != finalizer);
     if wanted {
@@ -372,8 +414,7 @@ async fn finalize(
     }
     let version = &object.metadata.resource_version;
     let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
-    let outcome = api.patch(&object.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await;
-    unless_gone(outcome.map(drop))
+    world.patch(kind, &object.name_any(), patch).await.map(|()| true)
 }
 
 /// Deletes an object of this very identity, if it is still there.

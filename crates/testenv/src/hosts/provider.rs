@@ -6,6 +6,7 @@ use super::{
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::ApiResource;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher;
@@ -38,17 +39,18 @@ pub(super) fn start(world: &Arc<World>, tasks: &mut JoinSet<()>) {
 
 /// Makes the data that a host boots with.
 async fn bootstrap(object: Arc<DynamicObject>, world: Arc<World>) -> Result<Action, Error> {
-    let api = world.api(&bootstrap_kind());
-    let name = object.name_any();
-    let Some(object) = after_pause(&world, &api, &object).await? else { return Ok(Action::await_change()) };
+    let (kind, name) = (bootstrap_kind(), object.name_any());
+    let Some(object) = after_pause(&world, &kind, &object).await? else { return Ok(Action::await_change()) };
     if is_deleted(&object) {
-        finalize(&api, &object, BOOTSTRAP_FINALIZER, false).await?;
+        finalize(&world, &kind, &object, BOOTSTRAP_FINALIZER, false).await?;
         return Ok(Action::await_change());
     }
     if owner_machine(&object).is_none() || is_paused(&object) {
         return Ok(Action::await_change());
     }
-    finalize(&api, &object, BOOTSTRAP_FINALIZER, true).await?;
+    if finalize(&world, &kind, &object, BOOTSTRAP_FINALIZER, true).await? {
+        return Ok(Action::await_change());
+    }
     if object.data["status"]["initialization"]["dataSecretCreated"] != true {
         let owner = json!({
             "apiVersion": object.types.as_ref().map(|types| &types.api_version),
@@ -71,39 +73,40 @@ async fn bootstrap(object: Arc<DynamicObject>, world: Arc<World>) -> Result<Acti
         let secrets = Api::<Secret>::namespaced(world.management.clone(), &world.namespace);
         let manager = PatchParams::apply("k0smotron").force();
         secrets.patch(&name, &manager, &Patch::Apply(secret)).await?;
-        let status = json!({"status": {
+        let status = json!({
             "ready": true,
             "dataSecretName": name,
             "initialization": {"dataSecretCreated": true},
-        }});
-        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        });
+        world.patch_status(&kind, &name, status).await?;
     }
     Ok(Action::await_change())
 }
 
 /// Prepares a host and lets it join; lets it leave when it is not wanted any more.
 async fn infrastructure(object: Arc<DynamicObject>, world: Arc<World>) -> Result<Action, Error> {
-    let api = world.api(&infrastructure_kind());
-    let name = object.name_any();
-    let Some(object) = after_pause(&world, &api, &object).await? else { return Ok(Action::await_change()) };
+    let (kind, name) = (infrastructure_kind(), object.name_any());
+    let Some(object) = after_pause(&world, &kind, &object).await? else { return Ok(Action::await_change()) };
     let Some(machine) = owner_machine(&object) else {
         let is_blind = world.has(&name, Fault::IgnoresDeletionWithoutMachine);
         if is_blind != is_deleted(&object) {
-            finalize(&api, &object, INFRASTRUCTURE_FINALIZER, is_blind).await?;
+            finalize(&world, &kind, &object, INFRASTRUCTURE_FINALIZER, is_blind).await?;
         }
         return Ok(Action::await_change());
     };
     if is_deleted(&object) {
         kubelet::leave(&world, &name).await?;
         if !world.has(&name, Fault::FinalizerStays) {
-            finalize(&api, &object, INFRASTRUCTURE_FINALIZER, false).await?;
+            finalize(&world, &kind, &object, INFRASTRUCTURE_FINALIZER, false).await?;
         }
         return Ok(Action::await_change());
     }
     if is_paused(&object) {
         return Ok(Action::await_change());
     }
-    finalize(&api, &object, INFRASTRUCTURE_FINALIZER, true).await?;
+    if finalize(&world, &kind, &object, INFRASTRUCTURE_FINALIZER, true).await? {
+        return Ok(Action::await_change());
+    }
     if object.data["status"]["initialization"]["provisioned"] != true {
         let machine = world.machines().get_opt(&machine).await?;
         let has_data =
@@ -111,10 +114,9 @@ async fn infrastructure(object: Arc<DynamicObject>, world: Arc<World>) -> Result
         if !has_data {
             return Ok(Action::await_change());
         }
-        let spec = json!({"spec": {"providerID": world.provider_id(&name)}});
-        api.patch(&name, &PatchParams::default(), &Patch::Merge(spec)).await?;
-        let status = json!({"status": {"ready": true, "initialization": {"provisioned": true}}});
-        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(status)).await?;
+        world.patch(&kind, &name, json!({"spec": {"providerID": world.provider_id(&name)}})).await?;
+        let status = json!({"ready": true, "initialization": {"provisioned": true}});
+        world.patch_status(&kind, &name, status).await?;
         // The host joins with the event of this change, after another pause.
         return Ok(Action::await_change());
     }
@@ -122,12 +124,15 @@ async fn infrastructure(object: Arc<DynamicObject>, world: Arc<World>) -> Result
     Ok(Action::await_change())
 }
 
-/// Takes the time of a step, and the object as it is afterwards.
+/// Takes the time of a step, and returns the object as it is afterwards, if there is anything to do about it.
 async fn after_pause(
     world: &World,
-    api: &Api<DynamicObject>,
+    kind: &ApiResource,
     object: &DynamicObject,
 ) -> Result<Option<DynamicObject>, Error> {
     let name = object.name_any();
-    if world.pause(&name).await { api.get_opt(&name).await } else { Ok(Some(object.clone())) }
+    if world.pause(&name).await {
+        return world.api(kind).get_opt(&name).await;
+    }
+    Ok((!world.is_stale(object)).then(|| object.clone()))
 }
