@@ -221,7 +221,7 @@ fn machine_ready(machine: Option<&Machine>) -> Condition {
 
 fn node_tainted(taints: &Taints) -> Condition {
     let (status, reason, message) = match taints {
-        Taints::NoNode => (None, "NoNodeYet", "There is no Node to taint".to_owned()),
+        Taints::NoNode => (None, "NoNodeYet", "There is no Node, or it is leaving".to_owned()),
         Taints::NodeNotReady => {
             (Some(false), "NodeNotReady", "Taints are applied when the Node is Ready".to_owned())
         }
