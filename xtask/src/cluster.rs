@@ -1,8 +1,8 @@
 //! A control plane in the foreground, for people and scripts.
 
-use crate::{progress, root};
+use crate::{demo, progress, root};
 use anyhow::{Context, Result};
-use fivespot_testenv::{ControlPlane, Options, Servers, Topology};
+use fivespot_testenv::{ClusterApi, ControlPlane, Options, Servers, Topology};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,8 +26,17 @@ pub(crate) struct Args {
     folder: Option<PathBuf>,
 }
 
-/// Starts the control plane, lets `prepare` work on it, and stays until a signal or the end of a server.
-pub(crate) fn run(args: &Args, prepare: fn(&ControlPlane) -> Result<()>) -> Result<()> {
+/// What runs on the control plane.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// Nothing.
+    Nothing,
+    /// 5-Spot, Cluster API, and a machine that comes and goes.
+    Demo,
+}
+
+/// Starts the control plane with its load and stays until a signal or the end of a server.
+pub(crate) fn run(args: &Args, load: Load) -> Result<()> {
     let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
@@ -45,7 +54,7 @@ pub(crate) fn run(args: &Args, prepare: fn(&ControlPlane) -> Result<()>) -> Resu
                 println!("stopped; nothing is left behind");
                 Ok(())
             }
-            outcome = serve(args, &servers, prepare) => outcome,
+            outcome = serve(args, &servers, load) => outcome,
         }
     });
     // A kubectl under way is not waited for; the supervisor ends the servers when this process is gone.
@@ -53,16 +62,22 @@ pub(crate) fn run(args: &Args, prepare: fn(&ControlPlane) -> Result<()>) -> Resu
     outcome
 }
 
-async fn serve(args: &Args, servers: &Servers, prepare: fn(&ControlPlane) -> Result<()>) -> Result<()> {
+async fn serve(args: &Args, servers: &Servers, load: Load) -> Result<()> {
     let folder = args.folder.clone().unwrap_or_else(|| root().join(".cluster"));
     let began = Instant::now();
     let topology = if args.two { Topology::Two } else { Topology::One };
-    let options = Options { topology, folder: Some(folder.clone()), port: args.port, ..Options::default() };
+    let cluster_api = match load {
+        Load::Nothing => ClusterApi::Absent,
+        Load::Demo => ClusterApi::Manager,
+    };
+    let options = Options { topology, folder: Some(folder.clone()), port: args.port, cluster_api };
     let plane = Arc::new(ControlPlane::start(options).await?);
     link_binaries(servers, &folder.join("bin"))?;
-    // Applying manifests blocks; on a thread of its own it leaves this one to hear the signals.
-    let prepared = Arc::clone(&plane);
-    tokio::task::spawn_blocking(move || prepare(&prepared)).await??;
+    if load == Load::Demo {
+        // Applying manifests blocks; on a thread of its own it leaves this one to hear the signals.
+        let prepared = Arc::clone(&plane);
+        tokio::task::spawn_blocking(move || demo::install(&prepared)).await??;
+    }
     println!(
         "started in {:.1} s; Ctrl-C ends it and removes {}",
         began.elapsed().as_secs_f32(),
@@ -73,6 +88,20 @@ async fn serve(args: &Args, servers: &Servers, prepare: fn(&ControlPlane) -> Res
     if args.two {
         println!("the workload cluster: --kubeconfig {}", plane.workload().kubeconfig_path().display());
     }
+    let show = async {
+        match load {
+            Load::Nothing => std::future::pending().await,
+            Load::Demo => demo::show(&plane).await,
+        }
+    };
+    tokio::select! {
+        outcome = show => outcome,
+        outcome = stay(&plane) => outcome,
+    }
+}
+
+/// Returns when a server has ended.
+async fn stay(plane: &ControlPlane) -> Result<()> {
     loop {
         tokio::time::sleep(WATCH).await;
         plane.check(plane.management())?;

@@ -25,7 +25,7 @@ enum Task {
     ControlPlane,
     /// Run a real Kubernetes control plane in the foreground, until Ctrl-C
     Cluster(cluster::Args),
-    /// Run a control plane with 5-Spot, Cluster API and the examples on it, until Ctrl-C
+    /// Watch a machine join, take a pod and leave by the clock, on a real control plane, until Ctrl-C
     Demo(cluster::Args),
     /// Write the files that are generated from code
     Codegen(codegen::Args),
@@ -50,8 +50,8 @@ fn run(task: Task) -> Result<()> {
             println!("the control plane is in {}", servers.folder().display());
             Ok(())
         }
-        Task::Cluster(args) => cluster::run(&args, |_| Ok(())),
-        Task::Demo(args) => cluster::run(&args, demo::install),
+        Task::Cluster(args) => cluster::run(&args, cluster::Load::Nothing),
+        Task::Demo(args) => cluster::run(&args, cluster::Load::Demo),
         Task::Codegen(args) => codegen::run(&args),
         Task::Bench => bench::run(),
     }

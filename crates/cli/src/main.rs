@@ -1,6 +1,7 @@
 //! `5spot`: see, preview and operate machines that are lent by the clock.
 
 mod crd;
+mod live;
 mod output;
 mod schedule;
 
@@ -22,6 +23,10 @@ struct Args {
 #[derive(Subcommand)]
 enum Command {
     Crd(crd::Args),
+    /// List machines: phase, window, next change, Node, reason
+    Get(live::GetArgs),
+    /// Say what the controller would do about a machine now, why, and what it waits for
+    Explain(live::ExplainArgs),
     #[command(subcommand)]
     Schedule(schedule::Command),
 }
@@ -29,6 +34,8 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Args::parse().command {
         Command::Crd(args) => crd::run(&args),
+        Command::Get(args) => live::get(&args),
+        Command::Explain(args) => live::explain(&args),
         Command::Schedule(command) => schedule::run(&command),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,6 +1,6 @@
 //! From watches and answers to the small views that decisions look at.
 
-use crate::cache::{Cache, Item, Key};
+use crate::cache::{Cache, Item, Key, Source, list_all};
 use crate::capi::{CapiVersion, ClusterItem, MachineItem};
 use crate::drain;
 use crate::error::{Error, call};
@@ -19,12 +19,20 @@ use kube::api::GetParams;
 use kube::core::Request;
 use serde_json::value::RawValue;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long the first list of a kind is awaited before the server is asked for each object.
-const FIRST_LIST: Duration = Duration::from_secs(5);
 
 impl Shell {
+    /// A ScheduledMachine as the server has it now, or all of a namespace, or all there are.
+    pub async fn read(&self, namespace: Option<&str>, name: Option<&str>) -> Result<Vec<Watched>, Error> {
+        let base = "/apis/5spot.finos.org/v1alpha1";
+        let path = match namespace {
+            Some(namespace) => format!("{base}/namespaces/{namespace}/scheduledmachines"),
+            None => format!("{base}/scheduledmachines"),
+        };
+        let fields = name.map(|name| format!("metadata.name={name}"));
+        let source = Source { client: self.client.clone(), path, fields, metadata_only: false };
+        list_all("read ScheduledMachines", &source).await
+    }
+
     /// The world around a ScheduledMachine, as closely as `needs` asks.
     pub async fn observe(&self, watched: &Watched, needs: Needs) -> Result<Observed, Error> {
         let (cluster_api, cluster, machine) = match self.capi() {
@@ -91,8 +99,7 @@ impl Shell {
             return Ok(Presence::NotServed(what));
         };
         let key = watched.key();
-        let cache = self.provider(&kind, &place);
-        let _ = tokio::time::timeout(FIRST_LIST, cache.tried()).await;
+        let cache = self.provider(&kind, &place).await;
         let look = Look { certain: needs.certainty, whole: false };
         let found: Option<Arc<PartItem>> = self.look(&cache, &key, &place, look).await?;
         Ok(match found {

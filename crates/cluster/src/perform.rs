@@ -168,7 +168,7 @@ impl Shell {
 
     async fn create(&self, pass: &mut Pass<'_>, part: Part) -> Result<(), Error> {
         let (place, body) = self.new_part(pass, part).await?;
-        let what = format!("create the {}", part_word(part));
+        let what = format!("create the {part}");
         let path = place.path(pass.watched.machine.metadata.namespace.as_deref());
         let params = PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
         match self.send(pass, &what, Request::new(path).create(&params, body.into_bytes())).await {
@@ -179,7 +179,7 @@ impl Shell {
     }
 
     async fn new_part(&self, pass: &Pass<'_>, part: Part) -> Result<(Place, String), Error> {
-        let what = || format!("create the {}", part_word(part));
+        let what = || format!("create the {part}");
         let changed = || Error::Changed { what: what() };
         let unwritable =
             |error: serde_json::Error| Error::Unreadable { what: what(), why: error.to_string() };
@@ -206,7 +206,7 @@ impl Shell {
     }
 
     async fn delete(&self, pass: &mut Pass<'_>, part: Part, uid: &str) -> Result<(), Error> {
-        let what = format!("delete the {}", part_word(part));
+        let what = format!("delete the {part}");
         let changed = || Error::Changed { what: what.clone() };
         let place = match part {
             Part::Machine => self.served().map(|(_, machines, _)| machines).ok_or_else(changed)?,
@@ -466,14 +466,6 @@ fn own_path(key: &Key) -> String {
 
 fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
-}
-
-fn part_word(part: Part) -> &'static str {
-    match part {
-        Part::Bootstrap => "bootstrap object",
-        Part::Infrastructure => "infrastructure object",
-        Part::Machine => "Machine",
-    }
 }
 
 /// What must be merged into one status to get the other; `None` if they are the same.

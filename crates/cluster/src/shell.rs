@@ -21,6 +21,9 @@ use tokio::task::JoinHandle;
 /// How often it is asked whether Cluster API is served, while it is not.
 const CAPI_MISSING: Duration = Duration::from_secs(15);
 
+/// How long the first list of a kind is awaited before the server is asked for each object.
+const FIRST_LIST: Duration = Duration::from_secs(5);
+
 /// Whether this process may write now.
 pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
 
@@ -66,6 +69,8 @@ pub struct Shell {
     written: Mutex<HashMap<Key, String>>,
     notify: Notify,
     tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Whether it watches, or asks the server for every single thing.
+    watches: bool,
 }
 
 /// Whether Cluster API is served.
@@ -103,8 +108,31 @@ impl Shell {
         settings: Settings,
         notify: impl Fn(&Key, Change) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let notify: Notify = Arc::new(notify);
-        let shell = Arc::new_cyclic(|shell: &Weak<Self>| {
+        let shell = Self::new(client, settings, Arc::new(notify), true);
+        let tasks = vec![
+            tokio::spawn(follow_objects(Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone())),
+            tokio::spawn(follow_capi(Arc::downgrade(&shell))),
+        ];
+        *shell.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        shell
+    }
+
+    /// One that watches nothing and never writes: for a single look at a single machine.
+    pub async fn glance(client: Client) -> Result<Arc<Self>, crate::Error> {
+        let settings = Settings {
+            capi_version: None,
+            patience: Patience::Endless,
+            instance: 0,
+            reporter: Reporter { instance: String::new() },
+            may_write: Arc::new(|| false),
+        };
+        let shell = Self::new(client, settings, Arc::new(|_, _| {}), false);
+        shell.capi.send_replace(find_capi(&shell).await?);
+        Ok(shell)
+    }
+
+    fn new(client: Client, settings: Settings, notify: Notify, watches: bool) -> Arc<Self> {
+        Arc::new_cyclic(|shell: &Weak<Self>| {
             let (of_node, of_cluster) = (Weak::clone(shell), Weak::clone(shell));
             let node_changed = move |cluster: &ClusterId, node: &str| {
                 if let Some(shell) = of_node.upgrade() {
@@ -132,14 +160,9 @@ impl Shell {
                 written: Mutex::default(),
                 notify,
                 tasks: Mutex::default(),
+                watches,
             }
-        });
-        let tasks = vec![
-            tokio::spawn(follow_objects(Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone())),
-            tokio::spawn(follow_capi(Arc::downgrade(&shell))),
-        ];
-        *shell.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
-        shell
+        })
     }
 
     /// A ScheduledMachine.
@@ -237,8 +260,17 @@ impl Shell {
         interest.insert((cluster.clone(), node.to_owned()), key.clone());
     }
 
-    /// The watch of a kind of provider objects; begun when the kind is first asked for.
-    pub(crate) fn provider(&self, kind: &ObjectType, place: &Place) -> Cache<PartItem> {
+    /// The watch of a kind of provider objects, whole if possible; begun when the kind is first asked for.
+    pub(crate) async fn provider(&self, kind: &ObjectType, place: &Place) -> Cache<PartItem> {
+        if !self.watches {
+            return Cache::new(format!("{}.{}", kind.kind, kind.group));
+        }
+        let cache = self.watch_provider(kind, place);
+        let _ = tokio::time::timeout(FIRST_LIST, cache.tried()).await;
+        cache
+    }
+
+    fn watch_provider(&self, kind: &ObjectType, place: &Place) -> Cache<PartItem> {
         let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (kind.group.clone(), kind.kind.clone());
         if let Some(provider) = providers.get(&id).filter(|provider| !provider.task.is_finished()) {

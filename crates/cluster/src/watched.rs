@@ -30,6 +30,17 @@ impl Watched {
         self.machine.metadata.uid.as_deref().unwrap_or_default()
     }
 
+    /// The whole object, with its embedded specs. One that is too deep to be read is left out.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut object = serde_json::to_value(&self.machine).unwrap_or_default();
+        for (field, spec) in
+            [("bootstrapSpec", &self.bootstrap), ("infrastructureSpec", &self.infrastructure)]
+        {
+            object["spec"][field]["spec"] = serde_json::from_str(spec.get()).unwrap_or_default();
+        }
+        object
+    }
+
     /// The embedded spec of a part, as it was sent.
     pub(crate) fn embedded(&self, part: Part) -> Option<&RawValue> {
         match part {

@@ -132,7 +132,7 @@ fn is_news(machine: &ScheduledMachine, observed: &Observed, decision: &Decision)
 }
 
 fn log(watched: &Watched, observed: &Observed, decision: &Decision) {
-    let actions: Vec<String> = decision.actions.iter().map(describe).collect();
+    let actions: Vec<String> = decision.actions.iter().map(ToString::to_string).collect();
     tracing::info!(
         object = %watched.key(),
         from = observed.memory.phase.map_or("-", Phase::word),
@@ -143,22 +143,4 @@ fn log(watched: &Watched, observed: &Observed, decision: &Decision) {
         "{}",
         report(decision, observed).message,
     );
-}
-
-fn describe(action: &Action) -> String {
-    match action {
-        Action::AddFinalizer => "add the finalizer".to_owned(),
-        Action::RemoveFinalizer => "remove the finalizer".to_owned(),
-        Action::Create(part) => format!("create {part:?}"),
-        Action::Delete { part, uid } => format!("delete {part:?} {uid}"),
-        Action::ExcludeDrain { volumes: false, .. } => "exclude Cluster API's drain".to_owned(),
-        Action::ExcludeDrain { volumes: true, .. } => {
-            "exclude Cluster API's drain and its wait for volumes".to_owned()
-        }
-        Action::Cordon(node) => format!("cordon {}", node.name),
-        Action::Uncordon(node) => format!("uncordon {}", node.name),
-        Action::SetTaints { node, .. } => format!("taint {}", node.name),
-        Action::Evict(pods) => format!("evict {} pods", pods.len()),
-        Action::ForceDelete(pods) => format!("end {} pods", pods.len()),
-    }
 }

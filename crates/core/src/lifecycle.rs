@@ -15,6 +15,7 @@
 mod enter;
 mod leave;
 mod waiting;
+mod words;
 
 pub use waiting::{PausedBy, Waiting};
 

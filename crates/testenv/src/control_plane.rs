@@ -204,6 +204,16 @@ impl ControlPlane {
         self.supervisor.spawn_again(MANAGER)
     }
 
+    /// Runs a program beside the servers, until they end. Its output is in `logs/NAME.log` of the folder.
+    pub fn run(&self, name: &str, program: &Path, args: &[String]) -> Result<(), Error> {
+        self.supervisor.spawn(name, program, args)
+    }
+
+    /// An error, with the end of its log, if a program that [`ControlPlane::run`] started has ended.
+    pub fn check_program(&self, name: &str) -> Result<(), Error> {
+        self.supervisor.check(name)
+    }
+
     /// Runs kubectl on a cluster, with `input` on its standard input, and returns what it printed.
     pub fn kubectl(&self, cluster: &Cluster, args: &[&str], input: &str) -> Result<String, Error> {
         let what = || format!("run kubectl {}", args.join(" "));

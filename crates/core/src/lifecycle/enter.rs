@@ -169,7 +169,11 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
 fn seen_node<'a>(machine: &Machine, workload: &'a Workload) -> Result<&'a Node, Waiting> {
     let provisioning = |detail: String| Waiting::Provisioning { detail };
     let Some(name) = &machine.node_name else {
-        let detail = words(&machine.ready.reason, &machine.ready.message, "no Node has joined yet");
+        let otherwise = "no Node has joined yet";
+        let detail = match machine.ready.status {
+            Some(true) => otherwise.to_owned(),
+            Some(false) | None => words(&machine.ready.reason, &machine.ready.message, otherwise),
+        };
         return Err(provisioning(format!("The Machine is on its way: {detail}")));
     };
     let node = match workload {
@@ -198,6 +202,12 @@ fn words(reason: &str, message: &str, otherwise: &str) -> String {
     match (reason, message) {
         ("", "") => otherwise.to_owned(),
         (reason, "") => reason.to_owned(),
-        (_, message) => message.trim().replace('\n', " "),
+        (_, message) => one_line(message),
     }
+}
+
+/// Cluster API writes several reasons as a list of lines with bullets.
+fn one_line(message: &str) -> String {
+    let lines = message.lines().map(|line| line.trim().trim_start_matches("* "));
+    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }

@@ -258,12 +258,7 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
 }
 
 fn remove(decision: &mut Decision, part: Part, object: &Object) {
-    let what = match part {
-        Part::Bootstrap => "the bootstrap object",
-        Part::Infrastructure => "the infrastructure object",
-        Part::Machine => "the Machine",
-    };
-    decision.waiting = Some(Waiting::ObjectsDeleting { what: what.to_owned() });
+    decision.waiting = Some(Waiting::ObjectsDeleting { what: format!("the {part}") });
     if object.deleting_since.is_none() {
         decision.actions.push(Action::Delete { part, uid: object.uid.clone() });
     }

@@ -1,0 +1,283 @@
+//! `5spot explain`: what the controller would decide now, and why.
+//!
+//! It asks the same servers the same questions as the controller and runs the same function on the answers. It writes
+//! nothing.
+
+use super::table::span;
+use super::{ExplainArgs, ExplainFormat};
+use crate::output::print;
+use anyhow::{Result, bail};
+use fivespot_cluster::Watched;
+use fivespot_core::drain::{Drain, Setting};
+use fivespot_core::field::Invalid;
+use fivespot_core::intent::Intent;
+use fivespot_core::lifecycle::{Decision, Orders, Patience, decide};
+use fivespot_core::observed::{
+    Access, Cluster, Machine, Needs, Node, Object, Observed, Pods, Presence, Served, Workload,
+};
+use fivespot_core::status::{ConditionKind, Report, report};
+use jiff::Timestamp;
+use serde_json::json;
+use std::fmt::Write;
+use std::process::ExitCode;
+
+pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
+    let (shell, namespace) = args.place.open().await?;
+    let mut found = shell.read(Some(&namespace), Some(&args.name)).await?;
+    let Some(watched) = found.pop() else {
+        bail!("there is no ScheduledMachine {} in namespace {namespace}", args.name)
+    };
+    let now = Timestamp::now();
+    let orders = watched.machine.orders(Patience::Endless);
+    let wish = Intent::try_from(&watched.machine);
+    // A single look asks the server for everything.
+    let mut needs = Needs { certainty: true, pods: false };
+    let (observed, decision) = loop {
+        let observed = shell.observe(&watched, needs).await?;
+        let decision = decide(now, &orders, wish.as_ref(), &observed);
+        if decision.needs.within(needs) {
+            break (observed, decision);
+        }
+        needs = needs.and(decision.needs);
+    };
+    let page = Page {
+        watched: &watched,
+        now,
+        orders,
+        wish: wish.as_ref(),
+        observed: &observed,
+        decision: &decision,
+    };
+    match args.output {
+        ExplainFormat::Text => print(&page.text()),
+        ExplainFormat::Json => print(&(serde_json::to_string_pretty(&page.json())? + "\n")),
+    }
+}
+
+/// Everything that is said about one machine.
+struct Page<'a> {
+    watched: &'a Watched,
+    now: Timestamp,
+    orders: Orders,
+    wish: Result<&'a Intent, &'a Invalid>,
+    observed: &'a Observed,
+    decision: &'a Decision,
+}
+
+impl Page<'_> {
+    fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = self.draw(&mut out);
+        out
+    }
+
+    fn draw(&self, out: &mut String) -> std::fmt::Result {
+        let Self { observed, decision, .. } = self;
+        let report = report(decision, observed);
+        writeln!(out, "{}: {}", self.watched.key(), decision.phase.word())?;
+        writeln!(out, "  {}", report.message)?;
+        if let Some(phase) = observed.memory.phase.filter(|phase| *phase != decision.phase) {
+            writeln!(
+                out,
+                "  (status still says {}: the controller has not passed here since)",
+                phase.word()
+            )?;
+        }
+        writeln!(out)?;
+        writeln!(out, "  window      {}", self.window())?;
+        for order in self.orders_in_words() {
+            writeln!(out, "  order       {order}")?;
+        }
+        writeln!(out, "  cluster     {}", self.cluster())?;
+        writeln!(out, "  bootstrap   {}", of_part(&observed.bootstrap, self.now))?;
+        writeln!(out, "  infra       {}", of_part(&observed.infrastructure, self.now))?;
+        writeln!(out, "  machine     {}", of_machine(&observed.machine, self.now))?;
+        for line in self.node() {
+            writeln!(out, "  node        {line}")?;
+        }
+        if let Some(taints) = condition(&report, ConditionKind::NodeTainted) {
+            writeln!(out, "  taints      {taints}")?;
+        }
+        writeln!(out)?;
+        if decision.actions.is_empty() {
+            writeln!(out, "  does        nothing now")?;
+        }
+        for action in &decision.actions {
+            writeln!(out, "  does        {action}")?;
+        }
+        if let Some(waiting) = &decision.waiting {
+            writeln!(out, "  waits       {}: {waiting}", waiting.reason())?;
+        }
+        match (decision.wake.at, decision.wake.poll) {
+            (Some(at), _) => {
+                writeln!(out, "  changes     {at}, in {}, if nothing else happens", self.until(at))?;
+            }
+            (None, None) => writeln!(out, "  changes     when something around it changes")?,
+            (None, Some(_)) => {}
+        }
+        if let Some(poll) = decision.wake.poll {
+            writeln!(
+                out,
+                "  looks       again every {}",
+                span(i64::try_from(poll.as_secs()).unwrap_or(i64::MAX))
+            )?;
+        }
+        Ok(())
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let Self { observed, decision, .. } = self;
+        let report = report(decision, observed);
+        let conditions: Vec<_> = report
+            .conditions
+            .iter()
+            .map(|it| json!({"type": it.kind.word(), "status": it.status, "reason": it.reason, "message": it.message}))
+            .collect();
+        json!({
+            "namespace": self.watched.key().namespace,
+            "name": self.watched.key().name,
+            "at": self.now.to_string(),
+            "phase": decision.phase.word(),
+            "phaseInStatus": observed.memory.phase.map(fivespot_core::lifecycle::Phase::word),
+            "message": report.message,
+            "scheduled": decision.scheduled.word(),
+            "windowOpen": report.in_schedule,
+            "actions": decision.actions.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "waiting": decision.waiting.as_ref().map(|it| json!({"reason": it.reason(), "message": it.to_string()})),
+            "changesAt": decision.wake.at.map(|at| at.to_string()),
+            "looksAgainSeconds": decision.wake.poll.map(|poll| poll.as_secs()),
+            "conditions": conditions,
+        })
+    }
+
+    fn until(&self, at: Timestamp) -> String {
+        span(at.as_second() - self.now.as_second())
+    }
+
+    fn window(&self) -> String {
+        let intent = match self.wish {
+            Ok(intent) => intent,
+            Err(invalid) => return format!("cannot be read: {invalid}"),
+        };
+        let window = intent.schedule.at(self.now);
+        let word = if window.active { "open" } else { "closed" };
+        let zone = intent.schedule.zone();
+        let until = window.until.map_or("for ever".to_owned(), |until| {
+            let there = until.to_zoned(zone.clone());
+            format!("until {} (in {})", there.strftime("%a %Y-%m-%d %H:%M %Z"), self.until(until))
+        });
+        format!("{word} {until}; {} in {}", intent.schedule.rule(), zone.iana_name().unwrap_or("UTC"))
+    }
+
+    fn orders_in_words(&self) -> Vec<String> {
+        let Orders { deletion, kill_switch, enabled, paused, .. } = self.orders;
+        let mut all = Vec::new();
+        let mut say = |given: bool, words: &str| {
+            if given {
+                all.push(words.to_owned());
+            }
+        };
+        say(deletion.is_some(), "the object is being deleted");
+        say(kill_switch, "spec.killSwitch is true: out at once, and out it stays");
+        say(!enabled, "spec.schedule.enabled is false: out gracefully, and out it stays");
+        say(paused, "paused by annotation: nothing is created or deleted");
+        all
+    }
+
+    fn cluster(&self) -> String {
+        let name = &self.watched.machine.spec.cluster_name;
+        if let Served::No(what) = &self.observed.cluster_api {
+            return format!("{name}: {what} are not served here; is Cluster API installed?");
+        }
+        match self.observed.cluster {
+            Cluster::Absent(_) => format!("{name}: not found"),
+            Cluster::Present { deleting: true, .. } => format!("{name}: is being deleted"),
+            Cluster::Present { paused: true, .. } => format!("{name}: is paused"),
+            Cluster::Present { .. } => format!("{name}: is there"),
+        }
+    }
+
+    fn node(&self) -> Vec<String> {
+        match &self.observed.workload {
+            Workload::NotAsked => vec!["none yet".to_owned()],
+            Workload::Unreachable(why) => {
+                vec![format!("not known, the workload cluster cannot be reached: {}", why.message)]
+            }
+            Workload::Reachable(_, None) => vec!["not registered".to_owned()],
+            Workload::Reachable(access, Some(node)) => self.of_node(*access, node),
+        }
+    }
+
+    fn of_node(&self, access: Access, node: &Node) -> Vec<String> {
+        let ready = match node.ready.status {
+            Some(true) => "Ready".to_owned(),
+            Some(false) | None => format!("not Ready ({})", node.ready.reason),
+        };
+        let cordon = match (node.unschedulable, node.cordoned_by_us) {
+            (true, true) => ", cordoned by 5-Spot",
+            (true, false) => ", cordoned by somebody else",
+            (false, _) => "",
+        };
+        let through = match access {
+            Access::Secret => "through its kubeconfig Secret",
+            Access::Management => "in the management cluster",
+        };
+        let mut all = vec![format!("{}: {ready}{cordon}; seen {through}", node.name)];
+        if let (Pods::Listed(pods), Some(shutdown)) = (&node.pods, &self.observed.memory.shutdown) {
+            let setting = Setting {
+                now: self.now,
+                started_at: shutdown.started_at,
+                node_ready: node.ready.status == Some(true),
+                forced: false,
+            };
+            let left = Drain::plan(pods, setting).summary();
+            let left = if left.is_empty() { "nothing is left to evict".to_owned() } else { left };
+            all.push(format!("{} pods; {left}", pods.len()));
+        }
+        all
+    }
+}
+
+fn condition(report: &Report, kind: ConditionKind) -> Option<String> {
+    let condition = report.conditions.iter().find(|condition| condition.kind == kind)?;
+    Some(format!("{}: {}", condition.reason, condition.message))
+}
+
+fn of_object(object: &Object, now: Timestamp) -> String {
+    let age = |from: Timestamp| span(now.as_second() - from.as_second());
+    match object.deleting_since {
+        Some(since) => format!("is being deleted, for {}", age(since)),
+        None => format!("is there, for {}", age(object.created_at)),
+    }
+}
+
+fn of_part(part: &Presence<Object>, now: Timestamp) -> String {
+    match part {
+        Presence::Absent(_) => "none".to_owned(),
+        Presence::Foreign(foreign) => format!("{} is not ours", foreign.what),
+        Presence::NotServed(what) => format!("{what} is not served here"),
+        Presence::Ours(object) => of_object(object, now),
+    }
+}
+
+fn of_machine(machine: &Presence<Machine>, now: Timestamp) -> String {
+    let Presence::Ours(machine) = machine else {
+        return match machine {
+            Presence::Foreign(foreign) => format!("{} is not ours", foreign.what),
+            Presence::NotServed(what) => format!("{what} are not served here"),
+            Presence::Absent(_) | Presence::Ours(_) => "none".to_owned(),
+        };
+    };
+    let ready = match machine.ready.status {
+        Some(true) => "Ready",
+        Some(false) => "not Ready",
+        None => "not reported on",
+    };
+    let hooks = if machine.hooks.is_empty() {
+        String::new()
+    } else {
+        format!("; held by {}", machine.hooks.join(", "))
+    };
+    format!("{}; {ready}{hooks}", of_object(&machine.object, now))
+}

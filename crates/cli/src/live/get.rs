@@ -1,0 +1,169 @@
+//! `5spot get`: every machine in one line.
+
+use super::table::{lines, span};
+use super::{Format, GetArgs};
+use crate::output::print;
+use anyhow::{Context, Result, bail};
+use fivespot_api::ScheduledMachine;
+use fivespot_cluster::{Key, Shell, Watched};
+use fivespot_core::intent::Intent;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often the cluster is looked at while it is watched.
+const LOOK: Duration = Duration::from_millis(500);
+
+pub(super) async fn run(args: &GetArgs) -> Result<ExitCode> {
+    let (shell, namespace) = args.place.open().await?;
+    let namespace = (!args.all_namespaces).then_some(namespace);
+    let machines = read(&shell, namespace.as_deref(), &args.names).await?;
+    match args.output {
+        Format::Json => print(&(serde_json::to_string_pretty(&list(&machines))? + "\n")),
+        Format::Yaml => print(&serde_saphyr::to_string(&list(&machines)).context("print YAML")?),
+        Format::Text | Format::Wide if machines.is_empty() && !args.watch => {
+            let place = namespace.map_or("any namespace".to_owned(), |it| format!("namespace {it}"));
+            eprintln!("no ScheduledMachines in {place}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Format::Text | Format::Wide => {
+            let view = View { namespaces: args.all_namespaces, wide: args.output == Format::Wide };
+            let rows: Vec<_> = std::iter::once(view.head())
+                .chain(machines.iter().map(|machine| view.row(&machine.machine, Timestamp::now())))
+                .collect();
+            print(&(lines(&rows).join("\n") + "\n"))?;
+            if !args.watch {
+                return Ok(ExitCode::SUCCESS);
+            }
+            watch(&shell, namespace.as_deref(), args, view, machines).await
+        }
+    }
+}
+
+async fn read(shell: &Shell, namespace: Option<&str>, names: &[String]) -> Result<Vec<Watched>> {
+    let mut machines = shell.read(namespace, None).await?;
+    machines.sort_by_key(Watched::key);
+    for name in names {
+        if !machines.iter().any(|machine| machine.key().name == *name) {
+            let place = namespace.map_or("any namespace".to_owned(), |it| format!("namespace {it}"));
+            bail!("there is no ScheduledMachine {name} in {place}");
+        }
+    }
+    machines.retain(|machine| names.is_empty() || names.contains(&machine.key().name));
+    Ok(machines)
+}
+
+/// Prints a line whenever one has changed, for ever.
+async fn watch(
+    shell: &Shell,
+    namespace: Option<&str>,
+    args: &GetArgs,
+    view: View,
+    first: Vec<Watched>,
+) -> Result<ExitCode> {
+    // What changes by itself, such as the time that is left, is no news.
+    let essence = |machine: &Watched| view.row(&machine.machine, Timestamp::UNIX_EPOCH);
+    let mut known: BTreeMap<Key, Vec<String>> =
+        first.iter().map(|machine| (machine.key(), essence(machine))).collect();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let machines = match read(shell, namespace, &[]).await {
+            Ok(machines) => machines,
+            Err(error) => {
+                eprintln!("5spot: {error:#}");
+                continue;
+            }
+        };
+        let wanted = |machine: &&Watched| args.names.is_empty() || args.names.contains(&machine.key().name);
+        for machine in machines.iter().filter(wanted) {
+            let row = essence(machine);
+            if known.insert(machine.key(), row.clone()).is_none_or(|before| before != row) {
+                let row = view.row(&machine.machine, Timestamp::now());
+                print(&(lines(&[view.head(), row])[1..].join("\n") + "\n"))?;
+            }
+        }
+        known.retain(|key, _| machines.iter().any(|machine| machine.key() == *key));
+    }
+}
+
+fn list(machines: &[Watched]) -> serde_json::Value {
+    let items: Vec<_> = machines.iter().map(Watched::to_json).collect();
+    serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+/// Which columns there are.
+#[derive(Clone, Copy)]
+struct View {
+    namespaces: bool,
+    wide: bool,
+}
+
+impl View {
+    fn head(self) -> Vec<String> {
+        let mut head = vec!["NAME", "PHASE", "WINDOW", "NEXT", "NODE", "REASON"];
+        if self.namespaces {
+            head.insert(0, "NAMESPACE");
+        }
+        if self.wide {
+            head.extend(["CLUSTER", "PRIORITY", "INSTANCE", "MESSAGE"]);
+        }
+        head.into_iter().map(str::to_owned).collect()
+    }
+
+    fn row(self, machine: &ScheduledMachine, now: Timestamp) -> Vec<String> {
+        let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
+        let status = machine.status.clone().unwrap_or_default();
+        let name = text(machine.metadata.name.as_deref());
+        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
+        let (window, next) = window(machine, now);
+        let mut row = vec![
+            name,
+            text(status.phase.as_deref()),
+            window,
+            next,
+            text(status.node_ref.as_ref().map(|node| node.name.as_str())),
+            text(ready.map(|ready| ready.reason.as_str())),
+        ];
+        if self.namespaces {
+            row.insert(0, text(machine.metadata.namespace.as_deref()));
+        }
+        if self.wide {
+            row.push(machine.spec.cluster_name.clone());
+            row.push(machine.spec.priority.to_string());
+            row.push(status.instance.map_or("-".to_owned(), |instance| instance.to_string()));
+            row.push(text(status.message.as_deref()));
+        }
+        row
+    }
+}
+
+/// Whether the window is open, and the next change that the controller will act on.
+fn window(machine: &ScheduledMachine, now: Timestamp) -> (String, String) {
+    let Ok(intent) = Intent::try_from(machine) else { return ("invalid".to_owned(), "-".to_owned()) };
+    let status = machine.status.as_ref();
+    // At no particular time: what the controller saw last.
+    if now == Timestamp::UNIX_EPOCH {
+        let open = status.and_then(|status| status.in_schedule).map_or("-".to_owned(), |it| it.to_string());
+        let next = status.and_then(|status| status.next_transition.as_ref()).map(|next| next.0.to_string());
+        return (open, next.unwrap_or_default());
+    }
+    let window = intent.schedule.at(now);
+    let word = if window.active { "open" } else { "closed" }.to_owned();
+    let draining = status
+        .and_then(|status| status.shutdown.as_ref().and(status.next_cleanup.as_ref()))
+        .map(|deadline| format!("drain ends in {}", span(deadline.0.as_second() - now.as_second())));
+    let held = !machine.spec.schedule.enabled || machine.spec.kill_switch;
+    let next = match window.until {
+        _ if draining.is_some() => draining.unwrap_or_default(),
+        _ if held => "-".to_owned(),
+        None => "never".to_owned(),
+        Some(until) => {
+            let there = until.to_zoned(intent.schedule.zone().clone());
+            let word = if window.active { "closes" } else { "opens" };
+            let when = span(until.as_second() - now.as_second());
+            format!("{word} in {when} ({})", there.strftime("%a %H:%M %Z"))
+        }
+    };
+    (word, next)
+}
