@@ -44,6 +44,19 @@ impl Demo {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Runs the commands that a document shows; each prints what stands below it.
+    fn runs(&self, document: &str, least: usize) {
+        let commands = sessions(&fs::read_to_string(root().join(document)).unwrap());
+        assert!(commands.len() >= least, "{document}: {} commands", commands.len());
+        for (command, shown) in commands {
+            let printed = self.shell(&command);
+            for line in shown.iter().filter(|line| line.trim() != "...") {
+                let found = squeezed(&printed).contains(&squeezed(line));
+                assert!(found, "{document}: `{command}` does not print:\n{line}\nbut:\n{printed}");
+            }
+        }
+    }
+
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.lines.by_ref().any(|line| line.unwrap() == "stopped; nothing is left behind"));
@@ -81,19 +94,14 @@ fn squeezed(text: &str) -> String {
 }
 
 #[test]
-fn the_readme_is_true() {
+fn the_readme_is_true_and_the_demo_comes_to_its_end() {
     let parent = tempfile::tempdir().unwrap();
-    let demo = Demo::start(parent.path().join("demo"));
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
-    let commands = sessions(&readme);
-    assert!(commands.len() >= 4, "{} commands", commands.len());
-    for (command, shown) in commands {
-        let printed = demo.shell(&command);
-        for line in shown.iter().filter(|line| line.trim() != "...") {
-            let found = squeezed(&printed).contains(&squeezed(line));
-            assert!(found, "`{command}` does not print:\n{line}\nbut:\n{printed}");
-        }
-    }
+    let mut demo = Demo::start(parent.path().join("demo"));
+    demo.runs("README.md", 6);
+    let back =
+        |line: std::io::Result<String>| line.unwrap().starts_with("the machine is back with its owner");
+    assert!(demo.lines.by_ref().any(back), "the demo ended before its machine was back");
+    demo.runs("docs/machines.md", 2);
     demo.stop();
 }
 
@@ -111,9 +119,10 @@ fn every_make_target_that_is_named_exists() {
 
 #[test]
 fn every_link_between_documents_leads_somewhere() {
-    let mut documents = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/schedules.md"]
-        .map(|file| root().join(file))
-        .to_vec();
+    let mut documents =
+        ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/schedules.md", "docs/machines.md"]
+            .map(|file| root().join(file))
+            .to_vec();
     documents.extend(fs::read_dir(root().join("docs/adr")).unwrap().map(|entry| entry.unwrap().path()));
     for document in documents {
         let text = fs::read_to_string(&document).unwrap();
