@@ -104,7 +104,10 @@ fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
     } else {
         (given.orders.budget.graceful.min(given.orders.budget.drain), cause)
     };
-    Shutdown { started_at: whole_second(given.now), drain_deadline: later(given.now, budget), cause }
+    let started_at = whole_second(given.now);
+    // No budget is no drain, and not one of the rest of a second.
+    let drain_deadline = if budget.is_zero() { started_at } else { later(given.now, budget) };
+    Shutdown { started_at, drain_deadline, cause }
 }
 
 /// Status has whole seconds, and a deadline must not come earlier for having been written down.
