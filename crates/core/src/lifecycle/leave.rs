@@ -16,6 +16,10 @@ use std::time::Duration;
 /// not go for this long gets one.
 const ORPHAN_HANGS: Duration = Duration::from_secs(30);
 
+/// Longest time from the start of a drain to the cordon. By its start a drain tells pods that were there from pods that
+/// come back in spite of the cordon, so the two must not be far apart.
+const CORDON_WITHIN: SignedDuration = SignedDuration::from_secs(5);
+
 pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
     let observed = given.observed;
     if given.orders.deletion == Some(Deletion::Orphaning) {
@@ -65,6 +69,10 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
     let rest = Decision { shutdown: Some(shutdown.clone()), ..given.rest(under_way(given)) };
     let (news, text) = match empty_node(given, machine, shutdown) {
         Step::Look => return Decision { needs: Needs { pods: true, ..Needs::default() }, ..rest },
+        Step::Restart => {
+            let shutdown = Some(restarted(given, shutdown));
+            return Decision { shutdown, waiting: Some(Waiting::Leaving), ..rest };
+        }
         Step::Continue { actions, waiting } => {
             let mut decision = Decision { actions, waiting: Some(waiting), ..rest };
             let cordons = decision.actions.iter().any(|action| matches!(action, Action::Cordon(_)));
@@ -110,6 +118,12 @@ fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
     Shutdown { started_at, drain_deadline, cause }
 }
 
+/// The same exit with the same deadline, whose drain begins now: the workload cluster was out of reach, nobody was
+/// there to cordon the Node, or somebody opened it again. Pods that came meanwhile came by the scheduler's hand.
+fn restarted(given: Given<'_>, shutdown: &Shutdown) -> Shutdown {
+    Shutdown { started_at: whole_second(given.now), ..shutdown.clone() }
+}
+
 /// Status has whole seconds, and a deadline must not come earlier for having been written down.
 fn later(now: Timestamp, by: Duration) -> Timestamp {
     let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
@@ -125,6 +139,8 @@ fn whole_second(now: Timestamp) -> Timestamp {
 enum Step {
     /// The pods must be known first.
     Look,
+    /// The cordon comes late, and it must be remembered first that it does.
+    Restart,
     /// Not done yet.
     Continue { actions: Vec<Action>, waiting: Waiting },
     /// Done.
@@ -175,6 +191,9 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
         ));
     }
     let mut actions = Vec::new();
+    if !node.unschedulable && given.now.duration_since(shutdown.started_at) > CORDON_WITHIN {
+        return Step::Restart;
+    }
     if !node.unschedulable {
         actions.push(Action::Cordon(NodeId { name: name.clone(), uid: node.uid.clone() }));
     }
@@ -217,6 +236,7 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
         if let Some(shutdown) = current(given) {
             match empty_node(given, machine, shutdown) {
                 Step::Look => decision.needs.pods = true,
+                Step::Restart => decision.shutdown = Some(restarted(given, shutdown)),
                 Step::Continue { actions, .. } => {
                     decision.actions.extend(actions);
                     decision.wake.poll = Some(drain::RETRY);
