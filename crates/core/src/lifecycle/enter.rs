@@ -34,6 +34,10 @@ pub(super) fn enter(given: Given<'_>, intent: &Intent) -> Decision {
     }
     match observed.machine.ours() {
         Some(machine) if machine.object.deleting_since.is_some() => wait_for(given, "the old Machine"),
+        // The Machine was made for an infrastructure object that hung: both go, and all is made anew.
+        Some(machine) if leave::goes_with_infrastructure(given, machine) => {
+            leave::leave(given, Cause::WindowClosed)
+        }
         Some(machine) => join(given, intent, machine),
         None => create(given),
     }
@@ -95,6 +99,9 @@ fn create(given: Given<'_>) -> Decision {
     let observed = given.observed;
     let is_going = |object: &Presence<Object>| object.ours().is_some_and(|it| it.deleting_since.is_some());
     if is_going(&observed.infrastructure) {
+        if leave::hangs(given) {
+            return leave::leave(given, Cause::WindowClosed);
+        }
         return wait_for(given, "the old infrastructure object");
     }
     if is_going(&observed.bootstrap) {

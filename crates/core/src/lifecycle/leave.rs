@@ -90,6 +90,12 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
         Step::Abandoned(why) => (Some(News::NodeDrainFailed), why),
         Step::Nothing => (None, String::new()),
     };
+    if let Some(at) = taken_up_by(given, machine).filter(|at| *at > given.now) {
+        let waiting = Some(Waiting::ObjectsDeleting { what: "the infrastructure object".to_owned() });
+        let mut decision = Decision { waiting, ..rest };
+        (decision.wake.at, decision.wake.poll) = (Some(at), Some(LOOK_AGAIN));
+        return decision;
+    }
     let mut decision =
         Decision { waiting: Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() }), ..rest };
     decision.actions.extend(exclude(given, machine));
@@ -298,6 +304,32 @@ fn hangs_at(given: Given<'_>, object: &Object) -> Option<Timestamp> {
     let may_create = given.wish.is_ok() && given.observed.finalizer;
     let cluster_stays = matches!(given.observed.cluster, Cluster::Present { deleting: false, .. });
     (may_create && cluster_stays).then(|| later(since, ORPHAN_HANGS))
+}
+
+/// Whether only a Machine can help the infrastructure object, which is going.
+pub(super) fn hangs(given: Given<'_>) -> bool {
+    let object = given.observed.infrastructure.ours();
+    object.and_then(|object| hangs_at(given, object)).is_some_and(|at| at <= given.now)
+}
+
+/// Whether a Machine was made only to let an infrastructure object go: it has no Node, and it is younger than the end
+/// of that object, or its own exit was begun before that object was gone.
+pub(super) fn goes_with_infrastructure(given: Given<'_>, machine: &Machine) -> bool {
+    if machine.node_name.is_some() {
+        return false;
+    }
+    match given.observed.infrastructure.ours() {
+        None => given.observed.memory.shutdown.is_some(),
+        Some(object) => object.deleting_since.is_some_and(|since| since < machine.object.created_at),
+    }
+}
+
+/// A Machine that was made for an infrastructure object that hangs is of no help before Cluster API has taken both
+/// up: deleted earlier it is gone at once, and all begins again. By this time it has had its chance.
+fn taken_up_by(given: Given<'_>, machine: &Machine) -> Option<Timestamp> {
+    let object = given.observed.infrastructure.ours()?;
+    let helps = object.deleting_since.is_some() && !object.has_machine_owner;
+    helps.then(|| later(machine.object.created_at, ORPHAN_HANGS))
 }
 
 fn finished(given: Given<'_>, cause: Cause) -> Decision {
