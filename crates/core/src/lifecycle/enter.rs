@@ -89,7 +89,8 @@ fn with_the_cluster(given: Given<'_>) -> Decision {
 fn wait_for(given: Given<'_>, what: &str) -> Decision {
     let waiting = Some(Waiting::OldObjects { what: what.to_owned() });
     // Whoever deleted it: an exit of ours is still that exit.
-    let phase = if given.observed.memory.shutdown.is_some() { Phase::ShuttingDown } else { Phase::Pending };
+    let exits = given.observed.memory.shutdown.is_some();
+    let phase = if exits { leave::under_way(given) } else { Phase::Pending };
     let mut decision = keep_exit(given, Decision { waiting, ..given.rest(phase) });
     decision.wake.poll = Some(super::LOOK_AGAIN);
     decision

@@ -56,7 +56,7 @@ fn settled(cause: Cause) -> Phase {
     }
 }
 
-fn under_way(given: Given<'_>) -> Phase {
+pub(super) fn under_way(given: Given<'_>) -> Phase {
     if given.is_emergency() { Phase::EmergencyRemove } else { Phase::ShuttingDown }
 }
 
@@ -267,6 +267,9 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
     let observed = given.observed;
     let mut decision = given.rest(under_way(given));
     decision.shutdown.clone_from(&observed.memory.shutdown);
+    if given.is_emergency() && current(given).is_none() {
+        decision.shutdown = Some(begin(given, cause));
+    }
     decision.wake.poll = Some(LOOK_AGAIN);
     if let Some(object) = observed.infrastructure.ours() {
         remove(&mut decision, Part::Infrastructure, object);
