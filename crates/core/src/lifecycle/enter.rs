@@ -70,8 +70,13 @@ fn look_closer(given: Given<'_>) -> Decision {
     Decision { needs, ..keep_exit(given, given.rest(phase)) }
 }
 
-/// The memory of an exit stays as long as it is not known to be over.
+/// The memory of an exit stays as long as it is not known to be over. A Machine that lives ends it: the exit is
+/// called off, and the next one has a budget of its own.
 fn keep_exit(given: Given<'_>, decision: Decision) -> Decision {
+    let machine = given.observed.machine.ours();
+    if machine.is_some_and(|machine| machine.object.deleting_since.is_none()) {
+        return decision;
+    }
     Decision { shutdown: given.observed.memory.shutdown.clone(), ..decision }
 }
 
