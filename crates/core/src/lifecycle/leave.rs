@@ -348,7 +348,7 @@ impl Given<'_> {
     fn give_up(&self, mut decision: Decision) -> Decision {
         let observed = self.observed;
         let limited = Deletion::Whole { patience: Patience::Limited };
-        let wished = self.orders.deletion == Some(limited) && observed.finalizer;
+        let wished = self.orders.deletion == Some(limited) && observed.finalizer && self.paused().is_none();
         let machine = observed.machine.ours().map(|machine| &machine.object);
         let object = machine.or(observed.infrastructure.ours()).or(observed.bootstrap.ours());
         let Some(since) = object.filter(|_| wished).and_then(|object| object.deleting_since) else {
@@ -364,6 +364,8 @@ impl Given<'_> {
             GIVE_UP.as_secs() / 60
         );
         decision.notes.push(Note { news: News::FinalizerCleanupTimedOut, text });
+        // Nothing new is made by somebody who walks away.
+        decision.actions.retain(|action| !matches!(action, Action::Create(_)));
         decision.actions.push(Action::RemoveFinalizer);
         decision
     }
