@@ -25,9 +25,11 @@ pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
     if given.orders.deletion == Some(Deletion::Orphaning) {
         return Decision { waiting: Some(Waiting::Orphaning), ..given.rest(under_way(given)) };
     }
-    // What was looked at closely once, in the phase where it ended, need not be looked at again.
+    // What was looked at closely once, in the phase where it ended, need not be looked at again while nothing shows.
     let ends = !matches!(cause, Cause::Deleted | Cause::ClusterDeleting);
-    let is_settled = ends && observed.memory.phase == Some(settled(cause));
+    let provider_objects = [&observed.infrastructure, &observed.bootstrap];
+    let shows = observed.machine.ours().is_some() || provider_objects.iter().any(|it| it.ours().is_some());
+    let is_settled = ends && !shows && observed.memory.phase == Some(settled(cause));
     let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
     if (rumours || observed.bootstrap.is_rumour()) && !is_settled {
         let needs = Needs { certainty: true, ..Needs::default() };
