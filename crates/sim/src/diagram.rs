@@ -1,0 +1,1 @@
+//! The phases, drawn from what can happen.
