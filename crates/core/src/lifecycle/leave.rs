@@ -318,13 +318,13 @@ pub(super) fn hangs(given: Given<'_>) -> bool {
 }
 
 /// Whether a Machine was made only to let an infrastructure object go: it has no Node, and it is younger than the end
-/// of that object, or its own exit was begun before that object was gone.
+/// of that object, or that object is gone and what was last remembered is an exit.
 pub(super) fn goes_with_infrastructure(given: Given<'_>, machine: &Machine) -> bool {
     if machine.node_name.is_some() {
         return false;
     }
     match given.observed.infrastructure.ours() {
-        None => given.observed.memory.shutdown.is_some(),
+        None => matches!(given.observed.memory.phase, Some(Phase::ShuttingDown | Phase::EmergencyRemove)),
         Some(object) => object.deleting_since.is_some_and(|since| since < machine.object.created_at),
     }
 }
