@@ -52,6 +52,13 @@ pub(crate) fn known() -> Vec<(&'static str, Life)> {
         ("what hangs gets one Machine", life("provider objects only", &hangs)),
         ("what hangs when the window opens is helped", life("provider objects only", &reopened)),
         (
+            "a Machine made for what hung goes, also if the window opens meanwhile",
+            life(
+                "provider objects only",
+                &[Boundary, Pass, Seconds(30), Pass, Act(Actor::Provider), Boundary],
+            ),
+        ),
+        (
             "no budget is no drain",
             Life { budget: no_budget, ..life("node with pods", &[By(User::Delete), Pass, Pass]) },
         ),

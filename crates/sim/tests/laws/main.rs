@@ -5,7 +5,7 @@ mod lives;
 mod table;
 
 use end::{End, agrees, end_of};
-use fivespot_core::lifecycle::{Decision, Patience, decide};
+use fivespot_core::lifecycle::{Decision, Patience, Phase, decide};
 use fivespot_sim::actors::{Event, User};
 use fivespot_sim::cells::{GOALS, MEMORIES, WORLDS, cell};
 use fivespot_sim::controller::{Controller, look};
@@ -115,17 +115,22 @@ fn lived(life: &lives::Life) -> Result<World, String> {
         controller.live(&mut world, event);
     }
     controller.settle_and(&mut world, exact_wake)?;
-    match controller.broken.first() {
-        Some(broken) => Err(broken.clone()),
-        None => Ok(world),
+    if let Some(broken) = controller.broken.first() {
+        return Err(broken.clone());
     }
+    agrees(&world)?;
+    // Nothing that happens in a life needs a person but a spec that cannot be read.
+    if world.exists && world.memory.phase == Some(Phase::Error) && world.in_window().is_some() {
+        return Err(format!("an error that nobody caused: {:?}", end_of(&world)));
+    }
+    Ok(world)
 }
 
 /// Lives that once broke a law.
 #[test]
 fn lives_that_went_wrong_once_go_well() {
     let problem = |(name, life): (&str, lives::Life)| {
-        let broken = lived(&life).and_then(|world| agrees(&world)).err()?;
+        let broken = lived(&life).err()?;
         Some(format!("{name}: {broken}"))
     };
     none(&lives::known().into_iter().filter_map(problem).collect::<Vec<_>>());
@@ -136,8 +141,7 @@ proptest! {
 
     #[test]
     fn no_life_breaks_a_rule_and_each_ends_as_it_should(life in lives::life()) {
-        let world = lived(&life).map_err(TestCaseError::fail)?;
-        agrees(&world).map_err(TestCaseError::fail)?;
+        lived(&life).map_err(TestCaseError::fail)?;
     }
 
     #[test]
