@@ -9,6 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 pub enum Event {
     /// The controller makes a pass.
     Pass,
+    /// The controller makes a pass with the ScheduledMachine as it was before the pass before.
+    Stale,
     /// The controller dies after so many writes of a pass.
     Crash(u8),
     /// An actor does what is its to do.
@@ -102,7 +104,7 @@ impl World {
     /// Something happens that is not the controller's doing.
     pub fn happen(&mut self, event: Event) {
         match event {
-            Event::Pass | Event::Crash(_) => {}
+            Event::Pass | Event::Stale | Event::Crash(_) => {}
             Event::Act(actor) => self.act(actor),
             Event::User(user) => self.user(user),
             Event::Fault(fault) => self.fault(fault),

@@ -43,11 +43,8 @@ pub fn transitions() -> BTreeMap<(Place, Place), BTreeSet<&'static str>> {
     for now in [MORNING, EVENING] {
         let mut world = World::new(now);
         Controller::default().pass(&mut world);
-        edges.entry((None, place(&world))).or_default().insert(if now == MORNING {
-            "made in the window"
-        } else {
-            "made outside it"
-        });
+        let cause = if now == MORNING { "made in the window" } else { "made outside it" };
+        edges.entry((None, place(&world))).or_default().insert(cause);
         open.push_back(world);
     }
     while let Some(world) = open.pop_front() {
@@ -82,7 +79,7 @@ fn after(world: &World, event: Event) -> World {
     next
 }
 
-/// How much stands against the schedule, beside a deletion. Which of several wins is in the table and not in the picture.
+/// How much stands against the schedule, beside a deletion. Which of several wins is in the table, not in the picture.
 fn orders(world: &World) -> usize {
     let orders = &world.orders;
     let cluster_goes = world.cluster.is_none_or(|cluster| cluster.deleting);
@@ -140,9 +137,17 @@ fn cause(event: Event, next: &World) -> &'static str {
         Event::User(User::Delete) => "deleted",
         Event::User(User::DeleteMachine) => "Machine lost",
         Event::User(User::DeleteCluster) => "Cluster deleted",
-        Event::Fault(_) => "Node not Ready",
-        Event::User(_) => "a user",
-        Event::Pass | Event::Crash(_) | Event::Act(_) | Event::Seconds(_) => match place(next) {
+        Event::Fault(Fault::NodeFails) => "Node not Ready",
+        Event::Fault(
+            Fault::Reachable(_) | Fault::PodComes { .. } | Fault::BudgetsRelent | Fault::Stubborn,
+        ) => "a fault",
+        Event::User(User::Cluster(_)) => "Cluster came or went",
+        Event::User(User::Pause(_) | User::PauseCluster(_)) => "paused or not",
+        Event::User(
+            User::DeleteOrphaning | User::Cordon | User::Uncordon | User::Taint | User::StripLabels { .. },
+        ) => "by hand",
+        Event::Pass | Event::Stale | Event::Crash(_) | Event::Act(_) | Event::Seconds(_) => match place(next)
+        {
             Some(Phase::Active) => "Node Ready",
             None | Some(Phase::Inactive | Phase::Disabled | Phase::Terminated) => "all gone",
             Some(_) => look(next).1.waiting.map_or("", |waiting| waiting.reason()),

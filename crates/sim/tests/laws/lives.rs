@@ -146,6 +146,12 @@ pub(crate) fn life() -> impl Strategy<Value = Life> {
     life.prop_map(|(start, patience, budget, events)| Life { start, patience, budget, events })
 }
 
+/// The same life with a stale pass in the place of every crash.
+pub(crate) fn stale(life: &Life) -> Life {
+    let stale = |event: &Event| if matches!(event, Event::Crash(_)) { Event::Stale } else { *event };
+    Life { events: life.events.iter().map(stale).collect(), ..life.clone() }
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         8 => Just(Event::Pass),
