@@ -183,7 +183,8 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
     let Pods::Listed(pods) = &node.pods else { return Step::Look };
     let setting = Setting {
         now: given.now,
-        started_at: shutdown.started_at,
+        // Since when another's cordon stands is not known, so no pod is known to have come in spite of it.
+        started_at: if node.cordoned_by_us { shutdown.started_at } else { given.now },
         node_ready: node.ready.status == Some(true),
         forced: given.is_emergency(),
     };
