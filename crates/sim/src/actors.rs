@@ -158,7 +158,8 @@ impl World {
             User::DeleteOrphaning => self.delete_object(Deletion::Orphaning),
             User::Spec(valid) => self.write_spec(if valid { Spec::Valid } else { Spec::Invalid }),
             User::Cordon => {
-                if let Some(node) = &mut self.node {
+                // Who cordons what we cordoned and somebody opened looks like us: see the annotation.
+                if let Some(node) = self.node.as_mut().filter(|node| !node.view.cordoned_by_us) {
                     node.view.unschedulable = true;
                 }
             }

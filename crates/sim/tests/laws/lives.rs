@@ -67,6 +67,10 @@ pub(crate) fn known() -> Vec<(&'static str, Life)> {
             life("node ready", &[Boundary, Pass, Seconds(11), comes(true), Pass, Pass]),
         ),
         (
+            "pods that come before an administrator's cordon are evicted",
+            life("node ready", &[Boundary, Pass, Seconds(11), comes(true), By(User::Cordon), Pass, Pass]),
+        ),
+        (
             "pods that come while nobody can cordon are evicted",
             life(
                 "node ready",
