@@ -1,6 +1,7 @@
 //! Random lives: what users, actors, faults and the clock do, in any order.
 
 use fivespot_core::lifecycle::{Budget, Patience};
+use fivespot_sim::actors::Event::{Act, Boundary, Crash, Pass, Seconds, User as By};
 use fivespot_sim::actors::{Actor, Event, Fault, User};
 use fivespot_sim::world::BUDGET;
 use proptest::prelude::*;
@@ -21,122 +22,88 @@ const START: [&str; 5] =
     ["nothing", "provider objects only", "machine, no node", "node ready", "node with guarded pod"];
 
 /// How a life ends: nothing is paused, and everything answers.
-pub(crate) const MENDED: [Event; 3] = [
-    Event::User(User::Pause(false)),
-    Event::User(User::PauseCluster(false)),
-    Event::Fault(Fault::Reachable(true)),
-];
+pub(crate) const MENDED: [Event; 3] =
+    [By(User::Pause(false)), By(User::PauseCluster(false)), Event::Fault(Fault::Reachable(true))];
 
 /// The same event, in a life without crashes.
 pub(crate) fn whole(event: Event) -> Event {
-    if matches!(event, Event::Crash(_)) { Event::Pass } else { event }
+    if matches!(event, Crash(_)) { Pass } else { event }
 }
 
 /// Lives that once broke a law, by what they show.
 pub(crate) fn known() -> Vec<(&'static str, Life)> {
-    use Event::{Act, Boundary, Crash, Pass, Seconds, User as By};
-    let life = |start, events: &[Event]| Life {
-        start,
-        patience: Patience::Endless,
-        budget: BUDGET,
-        events: events.to_vec(),
-    };
-    let limited = |life| Life { patience: Patience::Limited, ..life };
-    let hangs = [Event::Fault(Fault::Stubborn), Boundary, Pass, Seconds(60)];
-    let reopened = [&hangs[..], &[Boundary]].concat();
+    [known_drains(), known_ends()].concat()
+}
+
+fn simple(start: &'static str, events: &[Event]) -> Life {
+    Life { start, patience: Patience::Endless, budget: BUDGET, events: events.to_vec() }
+}
+
+fn limited(life: Life) -> Life {
+    Life { patience: Patience::Limited, ..life }
+}
+
+const OFF: Event = By(User::Enable(false));
+const ON: Event = By(User::Enable(true));
+const KILL: Event = By(User::KillSwitch(true));
+const SPARE: Event = By(User::KillSwitch(false));
+const COMES: Event = Event::Fault(Fault::PodComes { guarded: true });
+
+/// Of a Node that must be emptied.
+fn known_drains() -> Vec<(&'static str, Life)> {
     let no_budget = Budget { drain: Duration::ZERO, ..BUDGET };
     let away = |on| Event::Fault(Fault::Reachable(on));
-    let comes = |guarded| Event::Fault(Fault::PodComes { guarded });
-    let strip = By(User::StripLabels { machine_only: true });
+    let by_admin = [Boundary, Pass, Seconds(11), COMES, By(User::Cordon), Pass, Pass];
+    let unreachable = [Boundary, Pass, away(false), Pass, Seconds(60), COMES, away(true), Pass];
+    let opened = [Boundary, Pass, Pass, Seconds(20), By(User::Uncordon), COMES, Pass, Pass];
+    let no_cluster = [OFF, Pass, ON, By(User::Cluster(false)), Pass, Seconds(600), OFF, Pass, Pass];
     vec![
-        ("what hangs gets one Machine", life("provider objects only", &hangs)),
-        ("what hangs when the window opens is helped", life("provider objects only", &reopened)),
-        (
-            "a Machine made for what hung goes, also if the window opens meanwhile",
-            life(
-                "provider objects only",
-                &[Boundary, Pass, Seconds(30), Pass, Act(Actor::Provider), Boundary],
-            ),
-        ),
         (
             "no budget is no drain",
-            Life { budget: no_budget, ..life("node with pods", &[By(User::Delete), Pass, Pass]) },
+            Life { budget: no_budget, ..simple("node with pods", &[By(User::Delete), Pass, Pass]) },
         ),
         (
             "pods that come before a late cordon are evicted",
-            life("node ready", &[Boundary, Pass, Seconds(11), comes(true), Pass, Pass]),
+            simple("node ready", &[Boundary, Pass, Seconds(11), COMES, Pass, Pass]),
         ),
-        (
-            "pods that come before an administrator's cordon are evicted",
-            life("node ready", &[Boundary, Pass, Seconds(11), comes(true), By(User::Cordon), Pass, Pass]),
-        ),
-        (
-            "pods that come while nobody can cordon are evicted",
-            life(
-                "node ready",
-                &[Boundary, Pass, away(false), Pass, Seconds(60), comes(true), away(true), Pass],
-            ),
-        ),
+        ("pods that come before an administrator's cordon are evicted", simple("node ready", &by_admin)),
+        ("pods that come while nobody can cordon are evicted", simple("node ready", &unreachable)),
         (
             "pods that come after an administrator opened the Node are evicted",
-            life(
-                "node with guarded pod",
-                &[Boundary, Pass, Pass, Seconds(20), By(User::Uncordon), comes(true), Pass, Pass],
-            ),
-        ),
-        (
-            "a kill switch that is taken back leaves the exit urgent",
-            life(
-                "nothing",
-                &[
-                    Pass,
-                    By(User::Enable(false)),
-                    Pass,
-                    Pass,
-                    By(User::KillSwitch(true)),
-                    Pass,
-                    By(User::KillSwitch(false)),
-                ],
-            ),
+            simple("node with guarded pod", &opened),
         ),
         (
             "an exit that was called off lends no deadline to the next",
-            life(
-                "node with guarded pod",
-                &[
-                    By(User::Enable(false)),
-                    Pass,
-                    By(User::Enable(true)),
-                    By(User::Cluster(false)),
-                    Pass,
-                    Seconds(600),
-                    By(User::Enable(false)),
-                    Pass,
-                    Pass,
-                ],
-            ),
+            simple("node with guarded pod", &no_cluster),
+        ),
+    ]
+}
+
+/// Of what is left in the end.
+fn known_ends() -> Vec<(&'static str, Life)> {
+    let (deleted, paused) = (By(User::Delete), By(User::PauseCluster(true)));
+    let strip = By(User::StripLabels { machine_only: true });
+    let (watch, provider) = (Act(Actor::Watch), Act(Actor::Provider));
+    let hangs = [Event::Fault(Fault::Stubborn), Boundary, Pass, Seconds(60)];
+    let reopened = [&hangs[..], &[Boundary]].concat();
+    let slow = [Boundary, Pass, Seconds(30), Pass, provider, Boundary];
+    let patient = [deleted, Pass, Pass, paused, Pass, Pass, Seconds(601), Pass];
+    let walks_away = [Crash(3), Boundary, provider, Pass, Boundary, deleted, Pass];
+    let rumour = [Boundary, Pass, Boundary, Crash(4), watch, strip, Boundary, Pass, Pass];
+    vec![
+        ("what hangs gets one Machine", simple("provider objects only", &hangs)),
+        ("what hangs when the window opens is helped", simple("provider objects only", &reopened)),
+        (
+            "a Machine made for what hung goes, also if the window opens meanwhile",
+            simple("provider objects only", &slow),
         ),
         (
-            "a pause puts off giving up",
-            limited(life(
-                "machine, no node",
-                &[By(User::Delete), Pass, Pass, By(User::PauseCluster(true)), Pass, Pass, Seconds(601), Pass],
-            )),
+            "a kill switch that is taken back leaves the exit urgent",
+            simple("nothing", &[Pass, OFF, Pass, Pass, KILL, Pass, SPARE]),
         ),
-        (
-            "who gives up makes nothing new",
-            limited(life(
-                "nothing",
-                &[Crash(3), Boundary, Act(Actor::Provider), Pass, Boundary, By(User::Delete), Pass],
-            )),
-        ),
-        (
-            "provider objects stay while their Machine may be there",
-            life(
-                "nothing",
-                &[Boundary, Pass, Boundary, Crash(4), Act(Actor::Watch), strip, Boundary, Pass, Pass],
-            ),
-        ),
+        ("a pause puts off giving up", limited(simple("machine, no node", &patient))),
+        ("who gives up makes nothing new", limited(simple("nothing", &walks_away))),
+        ("provider objects stay while their Machine may be there", simple("nothing", &rumour)),
     ]
 }
 
@@ -152,19 +119,19 @@ pub(crate) fn life() -> impl Strategy<Value = Life> {
 
 /// The same life with a stale pass in the place of every crash.
 pub(crate) fn stale(life: &Life) -> Life {
-    let stale = |event: &Event| if matches!(event, Event::Crash(_)) { Event::Stale } else { *event };
+    let stale = |event: &Event| if matches!(event, Crash(_)) { Event::Stale } else { *event };
     Life { events: life.events.iter().map(stale).collect(), ..life.clone() }
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        8 => Just(Event::Pass),
-        3 => (0_u8..5).prop_map(Event::Crash),
-        10 => proptest::sample::select(Actor::ALL.to_vec()).prop_map(Event::Act),
-        4 => user().prop_map(Event::User),
+        8 => Just(Pass),
+        3 => (0_u8..5).prop_map(Crash),
+        10 => proptest::sample::select(Actor::ALL.to_vec()).prop_map(Act),
+        4 => user().prop_map(By),
         3 => fault().prop_map(Event::Fault),
-        3 => prop_oneof![1_u16..40, 60_u16..700].prop_map(Event::Seconds),
-        1 => Just(Event::Boundary),
+        3 => prop_oneof![1_u16..40, 60_u16..700].prop_map(Seconds),
+        1 => Just(Boundary),
     ]
 }
 

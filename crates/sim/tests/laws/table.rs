@@ -59,7 +59,8 @@ fn words(decision: &Decision, now: Timestamp) -> String {
     let news: Vec<&str> = decision.notes.iter().map(|note| note.news.word()).collect();
     parts.push(news.join(", "));
     parts.retain(|part| !part.is_empty());
-    format!("{}{reason}: {}", decision.phase.word(), parts.join("; "))
+    let rest = if parts.is_empty() { String::new() } else { format!(": {}", parts.join("; ")) };
+    format!("{}{reason}{rest}", decision.phase.word())
 }
 
 fn wake(wake: Wake, now: Timestamp) -> Option<String> {
