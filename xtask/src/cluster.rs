@@ -57,7 +57,7 @@ async fn serve(args: &Args, servers: &Servers, prepare: fn(&ControlPlane) -> Res
     let folder = args.folder.clone().unwrap_or_else(|| root().join(".cluster"));
     let began = Instant::now();
     let topology = if args.two { Topology::Two } else { Topology::One };
-    let options = Options { topology, folder: Some(folder.clone()), port: args.port };
+    let options = Options { topology, folder: Some(folder.clone()), port: args.port, ..Options::default() };
     let plane = Arc::new(ControlPlane::start(options).await?);
     link_binaries(servers, &folder.join("bin"))?;
     // Applying manifests blocks; on a thread of its own it leaves this one to hear the signals.

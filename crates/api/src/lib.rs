@@ -8,16 +8,20 @@
 //!   refuses what is malformed.
 //!
 //! - [`read_manifest`]: a file, read as strictly as the server reads it.
+//! - Orders and memory, read from an object, and the status that is written back; [`names`] of everything.
 //!
 //! Rules and their bounds come from [`fivespot_core::limits`]; `tests/api/table` proves that server and code
 //! give the same verdict.
 
 mod manifest;
+pub mod names;
 mod read;
 mod rules;
 mod scheduled_machine;
 mod schema;
+mod status;
 
 pub use manifest::read_manifest;
 pub use rules::scheduled_machine_crd;
 pub use scheduled_machine::*;
+pub use status::Writing;

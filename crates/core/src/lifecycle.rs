@@ -282,6 +282,8 @@ pub enum Taints {
     NoNode,
     /// The Node is not Ready.
     NodeNotReady,
+    /// The server refused the change; the text says why.
+    PatchFailed(String),
     /// They are as declared, but for the conflicts.
     Settled {
         /// What is ours.
@@ -517,4 +519,30 @@ impl Decision {
         }
         self
     }
+
+    /// The decision after one of its actions failed: nothing of it may be claimed, and the failure is shown.
+    #[must_use]
+    pub fn failed(mut self, observed: &Observed, failure: Failure) -> Self {
+        let Failure { action, text, is_final } = failure;
+        if matches!(action, Action::SetTaints { .. }) {
+            // The machine serves all the same.
+            self.taints = Taints::PatchFailed(text.clone());
+        } else {
+            self.phase = if is_final { Phase::Error } else { observed.memory.phase.unwrap_or(self.phase) };
+        }
+        self.waiting = Some(Waiting::Failed { text });
+        self.shutdown.clone_from(&observed.memory.shutdown);
+        self
+    }
+}
+
+/// An action that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Which.
+    pub action: Action,
+    /// In words.
+    pub text: String,
+    /// Whether the server refused it for what it is, so that a person must do something.
+    pub is_final: bool,
 }

@@ -111,7 +111,7 @@ pub fn report(decision: &Decision, observed: &Observed) -> Report {
     });
     let taints = match &decision.taints {
         Taints::Settled { record, .. } => record.clone(),
-        Taints::NoNode | Taints::NodeNotReady => recorded(observed),
+        Taints::NoNode | Taints::NodeNotReady | Taints::PatchFailed(_) => recorded(observed),
     };
     Report {
         phase: decision.phase,
@@ -221,10 +221,11 @@ fn machine_ready(machine: Option<&Machine>) -> Condition {
 
 fn node_tainted(taints: &Taints) -> Condition {
     let (status, reason, message) = match taints {
-        Taints::NoNode => (None, "NoNodeYet", "There is no Node to taint".to_owned()),
+        Taints::NoNode => (None, "NoNodeYet", "There is no Node, or it is leaving".to_owned()),
         Taints::NodeNotReady => {
             (Some(false), "NodeNotReady", "Taints are applied when the Node is Ready".to_owned())
         }
+        Taints::PatchFailed(why) => (Some(false), "PatchFailed", why.clone()),
         Taints::Settled { conflicts, .. } if !conflicts.is_empty() => {
             let all = conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
             (Some(false), "TaintOwnershipConflict", all)
@@ -257,7 +258,7 @@ fn workload_reachable(workload: &Workload) -> Option<Condition> {
                 }
                 UnreachableReason::SecretForbidden => "KubeconfigSecretForbidden",
                 UnreachableReason::SecretInvalid => "KubeconfigSecretInvalid",
-                UnreachableReason::ConnectionFailed => "ManagementClusterFailed",
+                UnreachableReason::ConnectionFailed => "NotReached",
             };
             (false, reason, why.message.clone())
         }

@@ -30,13 +30,19 @@ pub struct Controller {
     pub dies_after: Option<usize>,
     /// Rules that it broke, with the time and the action.
     pub broken: Vec<String>,
+    /// Whether the last pass was refused something: then the next one looks closely at once.
+    pub refused: bool,
     /// The world at the start of the last pass.
     pub before: Option<World>,
 }
 
 /// What is seen once enough is known, and what follows.
 pub fn look(world: &World) -> (Observed, Decision) {
-    let mut known = Needs::default();
+    look_from(world, Needs::default())
+}
+
+/// The same, if so much is asked for at once.
+pub fn look_from(world: &World, mut known: Needs) -> (Observed, Decision) {
     loop {
         let observed = world.observe(known);
         let decision = decide(world.now, &world.orders, world.wish.as_ref().as_ref(), &observed);
@@ -58,7 +64,8 @@ impl Controller {
             world.leaves_since.get_or_insert(world.now);
         }
         self.before = Some(world.clone());
-        let (observed, decision) = look(world);
+        let certainty = std::mem::take(&mut self.refused);
+        let (observed, decision) = look_from(world, Needs { certainty, ..Needs::default() });
         let mut attempts = Attempts::default();
         for action in &decision.actions {
             if self.dies() {
@@ -69,7 +76,10 @@ impl Controller {
             }
             match world.perform(action) {
                 Ok(more) => attempts.0.extend(more.0),
-                Err(_) => return Some(decision),
+                Err(_) => {
+                    self.refused = true;
+                    return Some(decision);
+                }
             }
         }
         if self.dies() || !world.exists {
@@ -128,7 +138,7 @@ impl Controller {
             let (before, mortal) = (world.clone(), self.dies_after.is_some());
             let decision = self.pass(world);
             let died = mortal && self.dies_after.is_none();
-            if before == *world && !died {
+            if before == *world && !died && !self.refused {
                 let again = |action: &Action| matches!(action, Action::Evict(_) | Action::ForceDelete(_));
                 return match decision {
                     Some(it) if !it.actions.iter().all(again) => {

@@ -18,6 +18,22 @@ pub trait Progress {
     fn done(&mut self, what: &str);
 }
 
+/// The module of Cluster API.
+const CLUSTER_API: &str = "sigs.k8s.io/cluster-api";
+
+/// The binary of Cluster API's manager.
+pub(crate) const MANAGER: &str = "cluster-api-manager";
+
+/// Where Cluster API's main package tells its webhook server where to listen.
+const WEBHOOK_OPTIONS: &str = "webhook.Options{";
+
+/// What one binary is made of.
+struct Source<'a> {
+    folder: &'a Path,
+    package: &'a str,
+    ldflags: &'a str,
+}
+
 /// Lines of a failed command's output that are shown.
 const SHOWN_LINES: usize = 30;
 
@@ -28,10 +44,12 @@ pub(crate) fn build(cache: &Path, progress: &mut dyn Progress) -> Result<(), Err
     let bin = cache.join("bin");
     fs::create_dir_all(&bin).context(|| format!("create {}", bin.display()))?;
     let mut compiled = HashSet::new();
+    let (folder, ldflags) = (sources(), ldflags());
     for name in NAMES {
         let target = bin.join(name);
         if !target.is_file() {
-            build_one(name, &target, &mut compiled, progress)?;
+            let source = Source { folder: &folder, package: &package(name), ldflags: &ldflags };
+            build_one(name, &target, &source, &mut compiled, progress)?;
         }
     }
     Ok(())
@@ -53,19 +71,19 @@ fn prepare(cache: &Path) -> Result<File, Error> {
 fn build_one(
     name: &str,
     target: &Path,
+    source: &Source<'_>,
     compiled: &mut HashSet<String>,
     progress: &mut dyn Progress,
 ) -> Result<(), Error> {
-    let package = package(name);
-    let folder = sources();
-    let mut list = go(&folder, &["list", "-mod=readonly", "-deps", &package]);
+    let Source { folder, package, ldflags } = *source;
+    let mut list = go(folder, &["list", "-mod=readonly", "-deps", package]);
     let what = format!("{name}: fetching modules");
     let packages = run(&mut list, |done| progress.step(&what, done, None))?;
     let new = packages.lines().filter(|package| compiled.insert((*package).to_owned())).count();
 
     let partial = target.with_extension("partial");
-    let mut build = go(&folder, &["build", "-v", "-mod=readonly", "-trimpath", "-ldflags", &ldflags(), "-o"]);
-    build.arg(&partial).arg(&package).env("CGO_ENABLED", "0");
+    let mut build = go(folder, &["build", "-v", "-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o"]);
+    build.arg(&partial).arg(package).env("CGO_ENABLED", "0");
     let what = format!("{name}: compiling packages");
     run(&mut build, |done| progress.step(&what, done, Some(new)))?;
     fs::rename(&partial, target).context(|| format!("put {} in its place", target.display()))?;
@@ -73,31 +91,100 @@ fn build_one(
     Ok(())
 }
 
-/// Cluster API ships its CRDs in the module, beside the code: taken from there, they always fit the pin.
-pub(crate) fn copy_cluster_api_crds(cache: &Path, progress: &mut dyn Progress) -> Result<(), Error> {
-    let target = cluster_api_crd_folder(cache);
-    if target.is_dir() {
+/// Builds the manager of Cluster API and takes over what its module ships beside the code: taken from there, the
+/// definitions always fit the pin.
+pub(crate) fn build_cluster_api(cache: &Path, progress: &mut dyn Progress) -> Result<(), Error> {
+    let (crds, webhooks, manager) =
+        (cluster_api_crd_folder(cache), cluster_api_webhooks(cache), cluster_api_manager(cache));
+    if crds.is_dir() && webhooks.is_file() && manager.is_file() {
         return Ok(());
     }
     let _lock = prepare(cache)?;
-    let module = "sigs.k8s.io/cluster-api";
     let folder = sources().join("cluster-api");
-    let what = format!("{module}: fetching");
-    run(&mut go(&folder, &["mod", "download", module]), |done| progress.step(&what, done, None))?;
-    let found = run(&mut go(&folder, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]), |_| {})?;
-    let bases = Path::new(found.trim()).join("config/crd/bases");
+    let what = format!("{CLUSTER_API}: fetching");
+    run(&mut go(&folder, &["mod", "download", CLUSTER_API]), |done| progress.step(&what, done, None))?;
+    let found =
+        run(&mut go(&folder, &["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", CLUSTER_API]), |_| {})?;
+    let module = Path::new(found.trim());
+    if !crds.is_dir() {
+        copy_folder(&module.join("config/crd/bases"), &crds)?;
+        progress.done("the CRDs of Cluster API");
+    }
+    if !webhooks.is_file() {
+        let partial = webhooks.with_extension("partial");
+        copy_file(&module.join("config/webhook/manifests.yaml"), &partial)?;
+        fs::rename(&partial, &webhooks).context(|| format!("put {} in its place", webhooks.display()))?;
+    }
+    if !manager.is_file() {
+        build_manager(module, cache, &manager, progress)?;
+    }
+    Ok(())
+}
+
+/// The manager's webhook server listens on every address of the machine, and no flag changes that. So it is built
+/// from a copy of its main package that names one: the single difference from what Cluster API ships. The copy
+/// lives in a module below Cluster API's own path, since it imports packages that are internal to it.
+fn build_manager(
+    module: &Path,
+    cache: &Path,
+    target: &Path,
+    progress: &mut dyn Progress,
+) -> Result<(), Error> {
+    let folder = cache.join("cluster-api-manager-source");
+    fs::create_dir_all(&folder).context(|| format!("create {}", folder.display()))?;
+    let main = module.join("main.go");
+    let text = fs::read_to_string(&main).context(|| format!("read {}", main.display()))?;
+    let (before, after) = text
+        .split_once(WEBHOOK_OPTIONS)
+        .filter(|(_, after)| !after.contains(WEBHOOK_OPTIONS))
+        .ok_or_else(|| Error::BuildFailed {
+            command: "make the webhooks of Cluster API listen on loopback only".to_owned(),
+            output: format!("{} does not hold `{WEBHOOK_OPTIONS}` exactly once", main.display()),
+        })?;
+    let pins = PINS[2].lines().map(|line| match line.strip_prefix("module ") {
+        Some(_) => format!("module {CLUSTER_API}/loopback\n"),
+        None => format!("{line}\n"),
+    });
+    for (name, text) in [
+        ("main.go", format!("{before}{WEBHOOK_OPTIONS}\n\t\t\t\tHost: \"127.0.0.1\",{after}")),
+        ("go.mod", pins.collect()),
+        ("go.sum", PINS[3].to_owned()),
+    ] {
+        let file = folder.join(name);
+        fs::write(&file, text).context(|| format!("write {}", file.display()))?;
+    }
+    let version = pinned(PINS[2], CLUSTER_API);
+    let ldflags = format!("-s -w -X {CLUSTER_API}/version.gitVersion={version}");
+    let source = Source { folder: &folder, package: ".", ldflags: &ldflags };
+    build_one(MANAGER, target, &source, &mut HashSet::new(), progress)
+}
+
+fn copy_folder(from: &Path, target: &Path) -> Result<(), Error> {
     let partial = target.with_extension("partial");
     fs::create_dir_all(&partial).context(|| format!("create {}", partial.display()))?;
-    let entries = fs::read_dir(&bases).context(|| format!("read {}", bases.display()))?;
+    let entries = fs::read_dir(from).context(|| format!("read {}", from.display()))?;
     for entry in entries {
-        let from = entry.context(|| format!("read {}", bases.display()))?.path();
-        let to = partial.join(from.file_name().unwrap_or_default());
-        let text = fs::read(&from).context(|| format!("read {}", from.display()))?;
-        fs::write(&to, text).context(|| format!("write {}", to.display()))?;
+        let file = entry.context(|| format!("read {}", from.display()))?.path();
+        copy_file(&file, &partial.join(file.file_name().unwrap_or_default()))?;
     }
-    fs::rename(&partial, &target).context(|| format!("put {} in its place", target.display()))?;
-    progress.done("the CRDs of Cluster API");
-    Ok(())
+    fs::rename(&partial, target).context(|| format!("put {} in its place", target.display()))
+}
+
+/// Not `fs::copy`: files of the module cache are read-only, and a copy would be too.
+fn copy_file(from: &Path, to: &Path) -> Result<(), Error> {
+    let text = fs::read(from).context(|| format!("read {}", from.display()))?;
+    fs::write(to, text).context(|| format!("write {}", to.display()))
+}
+
+/// The webhooks that the manager of Cluster API answers, as its module ships them.
+pub(crate) fn cluster_api_webhooks(cache: &Path) -> PathBuf {
+    cache.join("cluster-api-webhooks.yaml")
+}
+
+/// The manager of Cluster API. It always comes from here, also where somebody supplies the other servers: it must
+/// fit the definitions.
+pub(crate) fn cluster_api_manager(cache: &Path) -> PathBuf {
+    cache.join("bin").join(MANAGER)
 }
 
 pub(crate) fn cluster_api_crd_folder(cache: &Path) -> PathBuf {
@@ -118,9 +205,7 @@ fn package(name: &str) -> String {
 /// Without these a server built outside the Kubernetes tree reports v0.0.0, and clients that look at the
 /// version of a server turn features off.
 fn ldflags() -> String {
-    let version =
-        PINS[0].lines().find_map(|line| line.trim().strip_prefix("k8s.io/kubernetes ")).unwrap_or("v0.0.0");
-    let version = version.split(' ').next().unwrap_or(version);
+    let version = pinned(PINS[0], "k8s.io/kubernetes");
     let mut parts = version.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
     let stamp = |package: &str| {
@@ -130,6 +215,14 @@ fn ldflags() -> String {
         )
     };
     format!("-s -w {} {}", stamp("k8s.io/component-base/version"), stamp("k8s.io/client-go/pkg/version"))
+}
+
+/// The version of a module that a go.mod requires.
+fn pinned<'a>(go_mod: &'a str, module: &str) -> &'a str {
+    let mut lines = go_mod.lines().map(|line| line.trim().split(' '));
+    lines
+        .find_map(|mut words| (words.next() == Some(module)).then(|| words.next()).flatten())
+        .unwrap_or("v0.0.0")
 }
 
 fn go(folder: &Path, args: &[&str]) -> Command {

@@ -1,5 +1,8 @@
 //! One control plane: its servers, its clusters, its start and its end.
 
+use crate::audit::{self, AuditEntry};
+use crate::build::MANAGER;
+use crate::cluster_api::{self, ClusterApi};
 use crate::error::{Context, Error};
 use crate::kubeconfig::{Identity, config};
 use crate::plan::{Plan, Ports, etcd_args, server_name};
@@ -8,6 +11,7 @@ use crate::supervisor::Supervisor;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::future::Future;
 use std::io::Write;
@@ -32,6 +36,9 @@ const POLL: Duration = Duration::from_millis(50);
 /// moment a server listens on it.
 const PORT_RACES: usize = 3;
 
+/// The server that can be stopped and started while the others run.
+const API_SERVER: &str = "kube-apiserver";
+
 /// How many clusters there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Topology {
@@ -52,6 +59,8 @@ pub struct Options {
     pub folder: Option<PathBuf>,
     /// Port of the management cluster's API server. Without one, any free port.
     pub port: Option<u16>,
+    /// How much of Cluster API.
+    pub cluster_api: ClusterApi,
 }
 
 /// A running control plane. When it is dropped, or its process ends in whatever way, its servers end and its
@@ -61,6 +70,7 @@ pub struct ControlPlane {
     servers: Servers,
     management: Cluster,
     workload: Option<Cluster>,
+    cluster_api: ClusterApi,
     supervisor: Supervisor,
 }
 
@@ -88,15 +98,15 @@ impl ControlPlane {
 
     async fn try_start(servers: &Servers, options: &Options) -> Result<Self, Error> {
         let folder = choose_folder(options.folder.as_deref())?;
-        let mut supervisor = Supervisor::start(&folder)?;
+        let supervisor = Supervisor::start(&folder)?;
         let ports = Ports::pick(options.port)?;
         let etcd = format!("http://127.0.0.1:{}", ports.etcd_client);
         supervisor.spawn("etcd", &servers.path("etcd"), &etcd_args(&folder, &ports))?;
         // Each step is taken for both clusters before the next: waiting for one is time for the other.
-        let mut launch = |name, port| -> Result<Plan, Error> {
+        let launch = |name, port| -> Result<Plan, Error> {
             let plan = Plan::draw(&folder, name, port, &etcd)?;
-            let program = servers.path("kube-apiserver");
-            supervisor.spawn(&plan.server("kube-apiserver"), &program, &plan.api_server)?;
+            let program = servers.path(API_SERVER);
+            supervisor.spawn(&plan.server(API_SERVER), &program, &plan.api_server)?;
             Ok(plan)
         };
         let [management, workload] = ports.api_servers;
@@ -107,15 +117,19 @@ impl ControlPlane {
         };
         let plans = || [Some(&management), workload.as_ref()].into_iter().flatten();
         for plan in plans() {
-            start_controllers(plan, servers, &mut supervisor).await?;
+            start_controllers(plan, servers, &supervisor).await?;
         }
+        let (wanted, port) = (options.cluster_api, ports.webhooks);
+        cluster_api::install(wanted, &management, port, &supervisor, &folder).await?;
         for plan in plans() {
             settle(plan, &supervisor).await?;
         }
+        cluster_api::settle(wanted, &management, &supervisor).await?;
         Ok(Self {
             servers: servers.clone(),
             management: Cluster::of(management),
             workload: workload.map(Cluster::of),
+            cluster_api: wanted,
             supervisor,
         })
     }
@@ -141,7 +155,53 @@ impl ControlPlane {
         for server in ["kube-apiserver", "kube-controller-manager", "kube-scheduler"] {
             self.supervisor.check(&server_name(cluster.name, server))?;
         }
+        if self.cluster_api == ClusterApi::Manager && cluster.name == self.management.name {
+            self.supervisor.check(MANAGER)?;
+        }
         Ok(())
+    }
+
+    /// How much of Cluster API there is.
+    pub fn cluster_api(&self) -> ClusterApi {
+        self.cluster_api
+    }
+
+    pub(crate) fn supervisor(&self) -> &Supervisor {
+        &self.supervisor
+    }
+
+    /// Kills the API server of a cluster. Its clients find nobody at its port until [`Self::start_api_server`].
+    pub fn stop_api_server(&self, cluster: &Cluster) -> Result<(), Error> {
+        self.supervisor.kill(&server_name(cluster.name, API_SERVER))
+    }
+
+    /// Starts an API server that was stopped, at its old port, and waits until it answers.
+    pub async fn start_api_server(&self, cluster: &Cluster) -> Result<(), Error> {
+        let server = server_name(cluster.name, API_SERVER);
+        self.supervisor.spawn_again(&server)?;
+        answers(&cluster.client().await?, &server, &self.supervisor).await
+    }
+
+    /// Halts the API server of a cluster without ending it. Its clients reach it and get no answer, until
+    /// [`Self::thaw_api_server`].
+    pub fn freeze_api_server(&self, cluster: &Cluster) -> Result<(), Error> {
+        self.supervisor.signal(&server_name(cluster.name, API_SERVER), Signal::STOP)
+    }
+
+    /// Lets an API server go on that was frozen.
+    pub fn thaw_api_server(&self, cluster: &Cluster) -> Result<(), Error> {
+        self.supervisor.signal(&server_name(cluster.name, API_SERVER), Signal::CONT)
+    }
+
+    /// Kills the manager of Cluster API, and with it its webhooks: objects of Cluster API can neither be written nor
+    /// read in v1beta1.
+    pub fn stop_manager(&self) -> Result<(), Error> {
+        self.supervisor.kill(MANAGER)
+    }
+
+    /// Starts a manager that was stopped. It does not wait until it is at work.
+    pub fn start_manager(&self) -> Result<(), Error> {
+        self.supervisor.spawn_again(MANAGER)
     }
 
     /// Runs kubectl on a cluster, with `input` on its standard input, and returns what it printed.
@@ -177,6 +237,12 @@ impl Cluster {
         Self { name, kubeconfig: admin, kubeconfig_path: admin_path, audit_log }
     }
 
+    /// Port of its API server on loopback.
+    pub(crate) fn port(&self) -> u16 {
+        let url = self.kubeconfig["clusters"][0]["cluster"]["server"].as_str().unwrap_or_default();
+        url.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or_default()
+    }
+
     /// Kubeconfig of the cluster's administrator.
     pub fn kubeconfig_path(&self) -> &Path {
         &self.kubeconfig_path
@@ -185,6 +251,11 @@ impl Cluster {
     /// One line of JSON for every request the API server answered.
     pub fn audit_log(&self) -> &Path {
         &self.audit_log
+    }
+
+    /// Every request the API server answered, in the order of the answers.
+    pub fn audit(&self) -> Result<Vec<AuditEntry>, Error> {
+        audit::read(&self.audit_log)
     }
 
     /// Client configuration with all rights, for a client that needs settings of its own.
@@ -224,15 +295,30 @@ impl Cluster {
 ///
 /// # Panics
 /// With the reason, if the control plane cannot be had: no test that asks for it can go on.
-#[expect(clippy::panic, reason = "called by tests alone")]
 pub fn shared() -> &'static ControlPlane {
     static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    SHARED.get_or_init(|| {
+    share(&SHARED, &Options::default())
+}
+
+/// The management and workload cluster with the real manager of Cluster API that the tests of one binary share.
+///
+/// # Panics
+/// As [`shared`] does.
+pub fn shared_with_cluster_api() -> &'static ControlPlane {
+    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
+    let cluster_api = ClusterApi::Manager;
+    share(&SHARED, &Options { topology: Topology::Two, cluster_api, ..Options::default() })
+}
+
+#[expect(clippy::panic, reason = "called by tests alone")]
+fn share(cell: &'static OnceLock<ControlPlane>, options: &Options) -> &'static ControlPlane {
+    cell.get_or_init(|| {
         // A thread of its own, since the caller is inside a runtime already.
+        let options = options.clone();
         let start = || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.context(|| "start a runtime".to_owned())?;
-            runtime.block_on(ControlPlane::start(Options::default()))
+            runtime.block_on(ControlPlane::start(options))
         };
         match std::thread::spawn(start).join() {
             Ok(Ok(plane)) => plane,
@@ -260,18 +346,23 @@ pub fn is_proof() -> bool {
 }
 
 /// Waits for the API server and starts what needs it.
-async fn start_controllers(plan: &Plan, servers: &Servers, supervisor: &mut Supervisor) -> Result<(), Error> {
-    let client = admin(plan).await?;
-    wait_until(supervisor, &plan.server("kube-apiserver"), || async {
-        let request = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
-        client.request_text(request).await.map_err(|error| chain(&error))
-    })
-    .await?;
+async fn start_controllers(plan: &Plan, servers: &Servers, supervisor: &Supervisor) -> Result<(), Error> {
+    answers(&admin(plan).await?, &plan.server(API_SERVER), supervisor).await?;
     for (server, args) in
         [("kube-controller-manager", &plan.controller_manager), ("kube-scheduler", &plan.scheduler)]
     {
         supervisor.spawn(&plan.server(server), &servers.path(server), args)?;
     }
+    Ok(())
+}
+
+/// Waits until an API server says that it is ready.
+async fn answers(client: &Client, server: &str, supervisor: &Supervisor) -> Result<(), Error> {
+    wait_until(supervisor, server, || async {
+        let request = http::Request::get("/readyz").body(Vec::new()).map_err(|error| error.to_string())?;
+        client.request_text(request).await.map_err(|error| chain(&error))
+    })
+    .await?;
     Ok(())
 }
 
@@ -286,13 +377,17 @@ async fn settle(plan: &Plan, supervisor: &Supervisor) -> Result<(), Error> {
     supervisor.check(&plan.server("kube-scheduler"))
 }
 
-async fn admin(plan: &Plan) -> Result<Client, Error> {
+pub(crate) async fn admin(plan: &Plan) -> Result<Client, Error> {
     let config = config(&plan.admin, None).await?;
     Client::try_from(config).map_err(Error::api(format!("make a client for the {} cluster", plan.name)))
 }
 
 /// Asks until the answer is good, the server has ended, or patience has.
-async fn wait_until<T, F>(supervisor: &Supervisor, server: &str, ask: impl Fn() -> F) -> Result<T, Error>
+pub(crate) async fn wait_until<T, F>(
+    supervisor: &Supervisor,
+    server: &str,
+    ask: impl Fn() -> F,
+) -> Result<T, Error>
 where
     F: Future<Output = Result<T, String>>,
 {
@@ -315,7 +410,7 @@ where
     }
 }
 
-fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

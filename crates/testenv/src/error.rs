@@ -20,6 +20,18 @@ pub enum Error {
         folder: PathBuf,
     },
 
+    /// Cluster API was never fetched and built on this machine. Wherever the servers come from, it comes from here.
+    #[error(
+        "Cluster API is not built (looked for {missing} in {folder}): run `make control-plane` once",
+        folder = .folder.display()
+    )]
+    ClusterApiNotBuilt {
+        /// What was not found first.
+        missing: &'static str,
+        /// Where it would be.
+        folder: PathBuf,
+    },
+
     /// The user named a folder that does not serve.
     #[error(
         "KUBEBUILDER_ASSETS is {folder}, which has no {missing}: add it, or unset KUBEBUILDER_ASSETS to use the \

@@ -7,22 +7,34 @@
 //!
 //! [`Servers`] finds or builds the binaries; `make control-plane` does it once for a machine.
 //!
+//! [`ClusterApi`] adds Cluster API with its real manager, and [`Hosts`] the machines that join, run pods and leave.
+//!
 //! Tests of one binary share a control plane ([`shared`]) and take a namespace of their own
 //! ([`Cluster::fresh_namespace`]).
 
+mod audit;
 mod build;
+mod cluster_api;
 mod control_plane;
 mod crds;
 mod error;
+mod hosts;
 mod kubeconfig;
 mod pki;
 mod plan;
 mod servers;
 mod supervisor;
 
+pub use audit::AuditEntry;
 pub use build::Progress;
-pub use control_plane::{Cluster, ControlPlane, Options, Topology, eventually, is_proof, shared};
+pub use cluster_api::{
+    ClusterApi, cluster_api, create_cluster, create_cluster_without_secret, create_kubeconfig_secret,
+};
+pub use control_plane::{
+    Cluster, ControlPlane, Options, Topology, eventually, is_proof, shared, shared_with_cluster_api,
+};
 pub use crds::{cluster_api_crds, k0smotron_crds};
 pub use error::Error;
+pub use hosts::{Behaviour, Core, Fault, Hosts};
 pub use kubeconfig::Identity;
 pub use servers::Servers;

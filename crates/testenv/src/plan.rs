@@ -46,6 +46,8 @@ pub(crate) struct Plan {
     pub(crate) admin: Value,
     pub(crate) admin_path: PathBuf,
     pub(crate) audit_log: PathBuf,
+    /// Kubeconfig of Cluster API's manager: an administrator too, but one that the audit log tells apart.
+    pub(crate) cluster_api: String,
     pub(crate) api_server: Vec<String>,
     pub(crate) controller_manager: Vec<String>,
     pub(crate) scheduler: Vec<String>,
@@ -84,6 +86,8 @@ impl Plan {
         let (_, manager) =
             user("system:kube-controller-manager", None, secret.join("controller-manager.kubeconfig"))?;
         let (_, scheduler) = user("system:kube-scheduler", None, secret.join("scheduler.kubeconfig"))?;
+        let (_, cluster_api) =
+            user("cluster-api-manager", Some("system:masters"), secret.join("cluster-api.kubeconfig"))?;
         let audit_log = place("audit.log");
 
         let api_server = args(&[
@@ -127,7 +131,16 @@ impl Plan {
             ("profiling", "false"),
         ]);
         let admin_path = place("kubeconfig");
-        Ok(Self { name, admin, admin_path, audit_log, api_server, controller_manager, scheduler })
+        Ok(Self {
+            name,
+            admin,
+            admin_path,
+            audit_log,
+            cluster_api,
+            api_server,
+            controller_manager,
+            scheduler,
+        })
     }
 
     pub(crate) fn server(&self, server: &str) -> String {
@@ -156,7 +169,7 @@ pub(crate) fn etcd_args(folder: &Path, ports: &Ports) -> Vec<String> {
     flags
 }
 
-fn args(flags: &[(&str, &str)]) -> Vec<String> {
+pub(crate) fn args(flags: &[(&str, &str)]) -> Vec<String> {
     flags.iter().map(|(name, value)| format!("--{name}={value}")).collect()
 }
 
@@ -165,6 +178,7 @@ pub(crate) struct Ports {
     pub(crate) etcd_client: u16,
     etcd_peer: u16,
     pub(crate) api_servers: [u16; 2],
+    pub(crate) webhooks: u16,
 }
 
 impl Ports {
@@ -185,6 +199,6 @@ impl Ports {
         let management = take(wanted.unwrap_or(0))?;
         let (etcd_client, etcd_peer) = (take(0)?, take(0)?);
         let api_servers = [management, take(0)?];
-        Ok(Self { etcd_client, etcd_peer, api_servers })
+        Ok(Self { etcd_client, etcd_peer, api_servers, webhooks: take(0)? })
     }
 }

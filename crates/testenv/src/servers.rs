@@ -50,8 +50,8 @@ impl Servers {
         }
     }
 
-    /// Finds the binaries, or builds them into the cache. Takes some eight minutes on two cores, once.
-    /// Wherever the servers come from, the CRDs of Cluster API come from their module.
+    /// Finds the binaries, or builds them into the cache. Takes some eleven minutes on two cores, once.
+    /// Wherever the servers come from, Cluster API's manager and definitions come from their module.
     pub fn find_or_build(progress: &mut dyn Progress) -> Result<Self, Error> {
         let cache = cache_folder();
         let servers = match Self::find() {
@@ -61,7 +61,7 @@ impl Servers {
             }
             found => found?,
         };
-        build::copy_cluster_api_crds(&cache, progress)?;
+        build::build_cluster_api(&cache, progress)?;
         Ok(servers)
     }
 

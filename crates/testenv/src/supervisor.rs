@@ -4,11 +4,13 @@
 //! not a process. A pipe has neither weakness: its end is seen whenever the last writer is gone.
 
 use crate::error::{Context, Error};
+use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,7 +26,7 @@ const SHOWN_LINES: usize = 15;
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     folder: PathBuf,
-    child: Child,
+    child: Mutex<Child>,
     input: Option<ChildStdin>,
 }
 
@@ -43,7 +45,7 @@ impl Supervisor {
             .spawn()
             .context(|| "start the supervisor, `sh`".to_owned())?;
         let input = child.stdin.take();
-        let mut supervisor = Self { folder: folder.to_owned(), child, input };
+        let supervisor = Self { folder: folder.to_owned(), child: Mutex::new(child), input };
         supervisor.wait_for_pid("supervisor")?;
         Ok(supervisor)
     }
@@ -61,28 +63,39 @@ impl Supervisor {
     }
 
     /// Starts a server under a name.
-    pub(crate) fn spawn(&mut self, name: &str, program: &Path, args: &[String]) -> Result<(), Error> {
+    pub(crate) fn spawn(&self, name: &str, program: &Path, args: &[String]) -> Result<(), Error> {
         let words = [program.to_string_lossy().into_owned()].into_iter().chain(args.iter().cloned());
         let line: Vec<String> = words.map(|word| format!("'{}'", word.replace('\'', r"'\''"))).collect();
         let file = self.folder.join("run").join(name);
         fs::write(&file, format!("exec {}\n", line.join(" ")))
             .context(|| format!("write {}", file.display()))?;
+        self.spawn_again(name)
+    }
+
+    /// Starts a server once more that ended. Its log goes on where it was.
+    pub(crate) fn spawn_again(&self, name: &str) -> Result<(), Error> {
+        let pid = self.pid_file(name);
+        if pid.exists() {
+            fs::remove_file(&pid).context(|| format!("remove {}", pid.display()))?;
+        }
         let mut input = self.input.as_ref().ok_or_else(|| ended("the supervisor", ""))?;
         writeln!(input, "{name}").context(|| format!("ask the supervisor for {name}"))?;
         self.wait_for_pid(name)
     }
 
     /// Waits until the supervisor has told the process number of `name`, itself included.
-    fn wait_for_pid(&mut self, name: &str) -> Result<(), Error> {
+    fn wait_for_pid(&self, name: &str) -> Result<(), Error> {
         let asked = Instant::now();
         while self.pid(name).is_none() {
-            if self.child.try_wait().context(|| "look at the supervisor".to_owned())?.is_some() {
+            let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+            if child.try_wait().context(|| "look at the supervisor".to_owned())?.is_some() {
                 let mut said = String::new();
-                if let Some(stderr) = self.child.stderr.as_mut() {
+                if let Some(stderr) = child.stderr.as_mut() {
                     stderr.read_to_string(&mut said).context(|| "hear the supervisor".to_owned())?;
                 }
                 return Err(ended("the supervisor", &said));
             }
+            drop(child);
             if asked.elapsed() > PATIENCE {
                 return Err(Error::SupervisorSilent { waited: PATIENCE });
             }
@@ -104,6 +117,27 @@ impl Supervisor {
         }
     }
 
+    /// Sends a signal to a server that runs.
+    pub(crate) fn signal(&self, name: &str, signal: Signal) -> Result<(), Error> {
+        self.check(name)?;
+        let pid = self.pid(name).and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
+        let pid = pid.ok_or_else(|| ended(name, &self.log(name)))?;
+        kill_process(pid, signal).context(|| format!("send {signal:?} to {name}"))
+    }
+
+    /// Ends a server, as the kernel does when memory is short, and returns when it is gone.
+    pub(crate) fn kill(&self, name: &str) -> Result<(), Error> {
+        self.signal(name, Signal::KILL)?;
+        let asked = Instant::now();
+        while self.check(name).is_ok() {
+            if asked.elapsed() > PATIENCE {
+                return Err(Error::SupervisorSilent { waited: PATIENCE });
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
     /// The end of a server's log.
     pub(crate) fn log(&self, name: &str) -> String {
         let text =
@@ -113,8 +147,11 @@ impl Supervisor {
     }
 
     fn pid(&self, name: &str) -> Option<u32> {
-        let file = self.folder.join("run").join(format!("{name}.pid"));
-        fs::read_to_string(file).ok()?.trim().parse().ok()
+        fs::read_to_string(self.pid_file(name)).ok()?.trim().parse().ok()
+    }
+
+    fn pid_file(&self, name: &str) -> PathBuf {
+        self.folder.join("run").join(format!("{name}.pid"))
     }
 }
 
@@ -123,7 +160,7 @@ impl Drop for Supervisor {
     fn drop(&mut self) {
         drop(self.input.take());
         // Nothing useful can be done about an error here; the supervisor works on without us.
-        let _ = self.child.wait();
+        let _ = self.child.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
     }
 }
 

@@ -1,4 +1,5 @@
-# Owns the servers of one control plane. It starts each server whose name it reads, one per line, and when its
+# Owns the servers of one control plane. It starts each server whose name it reads, one per line (again, if that
+# one ended), and when its
 # input ends - the process that holds the other end is done, or was killed - it ends them all and removes
 # their folder. It ends only processes that are still its children: a number may have a new owner.
 #
@@ -17,7 +18,7 @@ tell supervisor "$$"
 exec 2>/dev/null
 pids=
 while read -r name; do
-  sh "$dir/run/$name" </dev/null >"$dir/logs/$name.log" 2>&1 &
+  sh "$dir/run/$name" </dev/null >>"$dir/logs/$name.log" 2>&1 &
   pids="$pids $!"
   tell "$name" "$!"
 done

@@ -5,8 +5,8 @@
 
 use fivespot_testenv::{ControlPlane, Error, Options, Topology, is_proof};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, Client};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,6 +40,38 @@ async fn two_clusters_on_one_etcd_do_not_see_each_other() {
     assert!(mixed.is_err(), "the workload cluster took the management cluster's certificate");
     plane.check(plane.management()).unwrap();
     plane.check(plane.workload()).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_can_stop_and_freeze_and_goes_on_where_it_was() {
+    let plane = ControlPlane::start(Options::default()).await.unwrap();
+    let cluster = plane.management();
+    let mut config = cluster.config().await.unwrap();
+    // The first answer counts.
+    config.default_retry = false;
+    config.read_timeout = Some(Duration::from_secs(1));
+    let maps: Api<ConfigMap> = Api::namespaced(Client::try_from(config).unwrap(), "default");
+    let object = ConfigMap {
+        metadata: kube::core::ObjectMeta { name: Some("kept".to_owned()), ..Default::default() },
+        ..ConfigMap::default()
+    };
+    maps.create(&PostParams::default(), &object).await.unwrap();
+
+    plane.stop_api_server(cluster).unwrap();
+    assert!(plane.check(cluster).is_err());
+    let asked = Instant::now();
+    maps.get("kept").await.unwrap_err();
+    assert!(asked.elapsed() < Duration::from_millis(500), "nobody listens: {:?}", asked.elapsed());
+    plane.start_api_server(cluster).await.unwrap();
+    maps.get("kept").await.unwrap();
+    plane.check(cluster).unwrap();
+
+    plane.freeze_api_server(cluster).unwrap();
+    let asked = Instant::now();
+    maps.get("kept").await.unwrap_err();
+    assert!(asked.elapsed() > Duration::from_millis(900), "somebody listens: {:?}", asked.elapsed());
+    plane.thaw_api_server(cluster).unwrap();
+    maps.get("kept").await.unwrap();
 }
 
 fn server_of(kubeconfig: &Path) -> String {

@@ -28,10 +28,6 @@ pub(super) fn enter(given: Given<'_>, intent: &Intent) -> Decision {
         Cluster::Present { deleting: true, .. } => return with_the_cluster(given),
         Cluster::Present { deleting: false, .. } => {}
     }
-    let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
-    if rumours || observed.bootstrap.is_rumour() {
-        return look_closer(given);
-    }
     match observed.machine.ours() {
         Some(machine) if machine.object.deleting_since.is_some() => wait_for(given, "the old Machine"),
         // The Machine was made for an infrastructure object that hung: both go, and all is made anew.
@@ -101,6 +97,8 @@ fn wait_for(given: Given<'_>, what: &str) -> Decision {
     decision
 }
 
+/// A rumour of absence is enough to create on: the server refuses a second object of the same name, and whoever is
+/// refused looks again.
 fn create(given: Given<'_>) -> Decision {
     let observed = given.observed;
     let is_going = |object: &Presence<Object>| object.ours().is_some_and(|it| it.deleting_since.is_some());
@@ -137,6 +135,9 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
     let mut decision = given.rest(Phase::Pending);
     if !observed.finalizer {
         decision.actions.push(Action::AddFinalizer);
+    }
+    if observed.infrastructure.is_rumour() || observed.bootstrap.is_rumour() {
+        return look_closer(given);
     }
     let infrastructure = observed.infrastructure.ours();
     if infrastructure.is_none_or(|object| object.deleting_since.is_some()) {

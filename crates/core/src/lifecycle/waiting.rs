@@ -70,6 +70,11 @@ pub enum Waiting {
     },
     /// The garbage collector takes our name off the objects that stay.
     Orphaning,
+    /// The server refused something, or did not answer. It is tried again.
+    Failed {
+        /// What, and why.
+        text: String,
+    },
     /// The spec cannot be read.
     InvalidSpec {
         /// Every field and its problem.
@@ -127,6 +132,7 @@ impl Waiting {
             Self::MachineDeleting { .. } => "HeldByHooks",
             Self::ObjectsDeleting { .. } => "ObjectsDeleting",
             Self::Orphaning => "Orphaning",
+            Self::Failed { .. } => "ReconcileFailed",
             Self::InvalidSpec { .. } => "InvalidSpec",
             Self::NameTaken { .. } => "NameTaken",
             Self::InfrastructureGone => "InfrastructureGone",
@@ -177,6 +183,7 @@ impl fmt::Display for Waiting {
             Self::Orphaning => f.write_str(
                 "Deleted with --cascade=orphan: the Machine and its objects stay, and 5-Spot lets go of them",
             ),
+            Self::Failed { text } => write!(f, "{text}; it is tried again"),
             Self::InvalidSpec { problems } => {
                 write!(f, "{problems}. What runs is left alone until this is mended")
             }

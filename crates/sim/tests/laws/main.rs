@@ -6,9 +6,10 @@ mod table;
 
 use end::{End, agrees, end_of};
 use fivespot_core::lifecycle::{Decision, Patience, Phase, decide};
+use fivespot_core::observed::Needs;
 use fivespot_sim::actors::{Event, User};
 use fivespot_sim::cells::{GOALS, MEMORIES, WORLDS, cell};
-use fivespot_sim::controller::{Controller, look};
+use fivespot_sim::controller::{Controller, look_from};
 use fivespot_sim::world::{MORNING, World};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
@@ -171,7 +172,9 @@ fn exact_wake(world: &World, decision: &Decision) -> Result<(), String> {
     if decision.wake.poll.is_some() {
         return Ok(());
     }
-    let (observed, _) = look(world);
+    // As closely as the controller looked when it decided.
+    let looks = [false, true].map(|certainty| look_from(world, Needs { certainty, ..Needs::default() }));
+    let Some((observed, _)) = looks.into_iter().find(|(_, it)| it == decision) else { return Ok(()) };
     let again = |now: Timestamp| decide(now, &world.orders, world.wish.as_ref().as_ref(), &observed);
     let year = SignedDuration::from_hours(24 * 365);
     let end = decision.wake.at.unwrap_or(world.now + year);

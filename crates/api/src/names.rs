@@ -1,0 +1,44 @@
+//! Names, labels and annotations: each is spelled here and nowhere else.
+
+use crate::ScheduledMachine;
+
+/// Finalizer of a ScheduledMachine whose objects exist.
+pub const FINALIZER: &str = "5spot.finos.org/scheduledmachine";
+
+/// Label of everything that is made for a ScheduledMachine; its value is the name of that.
+pub const MACHINE_LABEL: &str = "5spot.finos.org/scheduled-machine";
+
+/// Cluster API's label of everything that belongs to a Cluster.
+pub const CLUSTER_LABEL: &str = "cluster.x-k8s.io/cluster-name";
+
+/// Cluster API's annotation of an object that its controller must leave alone.
+pub const PAUSED: &str = "cluster.x-k8s.io/paused";
+
+/// Annotation of a Node that this product cordoned; its value says which part of it.
+pub const CORDONED_BY: &str = "5spot.finos.org/cordoned-by";
+
+/// Value of [`CORDONED_BY`] if it was the controller.
+pub const CONTROLLER: &str = "5spot-controller";
+
+/// Annotation of a Node that records which taints are ours: a JSON list of key, effect and value.
+pub const APPLIED_TAINTS: &str = "5spot.finos.org/applied-taints";
+
+/// Cluster API's annotation of a Machine whose Node it must not drain.
+pub const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
+
+/// Cluster API's annotation of a Machine for whose volumes it must not wait.
+pub const EXCLUDE_VOLUMES: &str = "machine.cluster.x-k8s.io/exclude-wait-for-node-volume-detach";
+
+/// Prefixes of Cluster API's annotations by which others hold the deletion of a Machine.
+pub const HOOK_PREFIXES: [&str; 2] =
+    ["pre-drain.delete.hook.machine.cluster.x-k8s.io", "pre-terminate.delete.hook.machine.cluster.x-k8s.io"];
+
+/// Name of the bootstrap object, the infrastructure object and the Machine of a ScheduledMachine.
+pub fn part_name(machine: &ScheduledMachine) -> &str {
+    machine.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Name of the Secret in which Cluster API keeps the kubeconfig of a Cluster.
+pub fn kubeconfig_secret(cluster: &str) -> String {
+    format!("{cluster}-kubeconfig")
+}

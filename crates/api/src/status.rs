@@ -1,0 +1,198 @@
+//! Status: read as the memory of the last pass, written as the report of this one.
+
+use crate::{
+    DEFAULT_TIMEOUT, EmbeddedObject, NodeRef, NodeTaint, ObjectRef, ScheduledMachine, ScheduledMachineStatus,
+    ShutdownStatus, names,
+};
+use fivespot_core::duration;
+use fivespot_core::lifecycle::{Budget, Deletion, Orders, Part, Patience, Phase};
+use fivespot_core::observed::{Cause, Memory, Shutdown};
+use fivespot_core::status::{self, ConditionKind, Report};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::Timestamp;
+use std::time::Duration;
+
+/// Where the garbage collector says that it takes owner references off, for `--cascade=orphan`.
+const ORPHAN: &str = "orphan";
+
+/// A duration that cannot be read counts as the default: an order never waits for the rest of the spec.
+const FALLBACK: Duration = Duration::from_mins(5);
+
+/// What is written of a report beside the report itself.
+#[derive(Debug, Clone)]
+pub struct Writing<'a> {
+    /// `apiVersion` of Machines as the controller speaks it.
+    pub machine_version: &'a str,
+    /// Number of the controller instance.
+    pub instance: i64,
+    /// The time of this pass.
+    pub now: Timestamp,
+}
+
+impl ScheduledMachine {
+    /// What the object is told to do, whatever else its spec says.
+    pub fn orders(&self, patience: Patience) -> Orders {
+        let read = |text: &str| duration::parse(text).or_else(|_| duration::parse(DEFAULT_TIMEOUT));
+        let read = |text: &str| read(text).unwrap_or(FALLBACK);
+        let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
+        let deletion = self.metadata.deletion_timestamp.as_ref().map(|_| {
+            let orphaning = finalizers.iter().any(|finalizer| finalizer == ORPHAN);
+            if orphaning { Deletion::Orphaning } else { Deletion::Whole { patience } }
+        });
+        Orders {
+            deletion,
+            kill_switch: self.spec.kill_switch,
+            enabled: self.spec.schedule.enabled,
+            paused: self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::PAUSED)),
+            budget: Budget {
+                graceful: read(&self.spec.graceful_shutdown_timeout),
+                drain: read(&self.spec.node_drain_timeout),
+            },
+        }
+    }
+
+    /// What the last pass left behind.
+    pub fn memory(&self) -> Memory {
+        let Some(status) = &self.status else { return Memory::default() };
+        let reason = |kind: ConditionKind| {
+            let condition = status.conditions.iter().find(|condition| condition.type_ == kind.word());
+            condition.map(|condition| condition.reason.clone())
+        };
+        let shutdown = status.shutdown.as_ref().and_then(|shutdown| {
+            Some(Shutdown {
+                started_at: shutdown.started_at.as_ref()?.0,
+                drain_deadline: shutdown.drain_deadline.as_ref()?.0,
+                cause: Cause::parse(shutdown.cause.as_deref()?)?,
+            })
+        });
+        Memory {
+            phase: status.phase.as_deref().and_then(Phase::parse),
+            shutdown,
+            scheduled: reason(ConditionKind::Scheduled),
+            tainted: reason(ConditionKind::NodeTainted),
+            last_scheduled: status.last_scheduled_time.as_ref().map(|time| time.0),
+        }
+    }
+
+    /// Whether our finalizer stands on it.
+    pub fn has_finalizer(&self) -> bool {
+        let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
+        finalizers.iter().any(|finalizer| finalizer == names::FINALIZER)
+    }
+
+    /// Whether the kubeconfig Secret of its workload cluster was ever seen.
+    pub fn has_seen_secret(&self) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        conditions.iter().any(|condition| {
+            condition.type_ == ConditionKind::WorkloadReachable.word()
+                && status::SECRET_SEEN.contains(&condition.reason.as_str())
+        })
+    }
+
+    /// `apiVersion` and kind of a provider object: of the one that exists, else of the one that would be made.
+    /// Edits of the embedded specs take effect at the next activation.
+    pub fn provider_type(&self, part: Part) -> Option<(&str, &str)> {
+        let (made, wanted) = self.provider(part)?;
+        Some(made.map_or((wanted.api_version.as_str(), wanted.kind.as_str()), |made| {
+            (made.api_version.as_str(), made.kind.as_str())
+        }))
+    }
+
+    fn provider(&self, part: Part) -> Option<(Option<&ObjectRef>, &EmbeddedObject)> {
+        let status = self.status.as_ref();
+        match part {
+            Part::Bootstrap => {
+                Some((status.and_then(|it| it.bootstrap_ref.as_ref()), &self.spec.bootstrap_spec))
+            }
+            Part::Infrastructure => {
+                Some((status.and_then(|it| it.infrastructure_ref.as_ref()), &self.spec.infrastructure_spec))
+            }
+            Part::Machine => None,
+        }
+    }
+
+    /// The whole status after a pass. Equal to the status before if nothing has changed.
+    pub fn next_status(&self, report: &Report, writing: &Writing<'_>) -> ScheduledMachineStatus {
+        let before = self.status.clone().unwrap_or_default();
+        let reference = |uid: &Option<String>, kind: Option<(&str, &str)>| {
+            let (api_version, kind) = kind?;
+            Some(ObjectRef {
+                api_version: api_version.to_owned(),
+                kind: kind.to_owned(),
+                namespace: self.metadata.namespace.clone().unwrap_or_default(),
+                name: names::part_name(self).to_owned(),
+                uid: Some(uid.clone()?),
+            })
+        };
+        let time = |at: Option<Timestamp>| at.map(Time);
+        ScheduledMachineStatus {
+            phase: Some(report.phase.word().to_owned()),
+            message: Some(report.message.clone()).filter(|message| !message.is_empty()),
+            in_schedule: report.in_schedule,
+            conditions: self.next_conditions(&before.conditions, report, writing.now),
+            machine_ref: reference(&report.machine, Some((writing.machine_version, "Machine"))),
+            bootstrap_ref: reference(&report.bootstrap, self.provider_type(Part::Bootstrap)),
+            infrastructure_ref: reference(&report.infrastructure, self.provider_type(Part::Infrastructure)),
+            node_ref: report.node.as_ref().map(|(name, uid)| NodeRef {
+                api_version: "v1".to_owned(),
+                kind: "Node".to_owned(),
+                name: name.clone(),
+                uid: uid.clone(),
+            }),
+            provider_id: report.provider_id.clone(),
+            applied_node_taints: report
+                .taints
+                .iter()
+                .map(|taint| NodeTaint {
+                    key: taint.key.clone(),
+                    value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
+                    effect: taint.effect.word().to_owned(),
+                })
+                .collect(),
+            last_scheduled_time: time(report.last_scheduled),
+            next_activation: time(report.next_activation),
+            next_cleanup: time(report.next_cleanup),
+            next_transition: time([report.next_activation, report.next_cleanup].into_iter().flatten().min()),
+            observed_generation: self.metadata.generation,
+            instance: Some(writing.instance),
+            shutdown: report.shutdown.as_ref().map(|shutdown| ShutdownStatus {
+                started_at: Some(Time(shutdown.started_at)),
+                drain_deadline: Some(Time(shutdown.drain_deadline)),
+                cause: Some(shutdown.cause.word().to_owned()),
+            }),
+            reclaim: before.reclaim,
+        }
+    }
+
+    fn next_conditions(&self, before: &[Condition], report: &Report, now: Timestamp) -> Vec<Condition> {
+        let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
+        // Status keeps whole seconds.
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let mut after: Vec<Condition> = report
+            .conditions
+            .iter()
+            .map(|condition| {
+                let status = match condition.status {
+                    Some(true) => "True",
+                    Some(false) => "False",
+                    None => "Unknown",
+                };
+                let old = find(condition.kind.word()).filter(|old| old.status == status);
+                Condition {
+                    type_: condition.kind.word().to_owned(),
+                    status: status.to_owned(),
+                    reason: condition.reason.to_owned(),
+                    message: condition.message.clone(),
+                    observed_generation: self.metadata.generation,
+                    last_transition_time: old.map_or(Time(now), |old| old.last_transition_time.clone()),
+                }
+            })
+            .collect();
+        // Nobody looked at the workload cluster in this pass: what was true of it is still remembered by it.
+        let kept = ConditionKind::WorkloadReachable.word();
+        if !after.iter().any(|condition| condition.type_ == kept) {
+            after.extend(find(kept).cloned());
+        }
+        after
+    }
+}

@@ -1,0 +1,425 @@
+//! A copy of what the server has, kept by one watch and trimmed to what is used.
+//!
+//! Lists and events are read object by object. One object that cannot be read costs that object and nothing else;
+//! read as a whole, it would blind the watch for all others (ADR 2).
+
+use crate::error::{CALL, Error, call, code, describe};
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::Client;
+use kube::api::{ListParams, WatchParams};
+use kube::core::{Request, WatchEvent};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+/// Objects in one answer of a list.
+const PAGE: u32 = 500;
+
+/// How long a watch may be silent. The server sends a bookmark every minute when nothing happens.
+const SILENCE: Duration = Duration::from_secs(150);
+
+/// Seconds after which the server ends a watch by itself.
+const WATCH_SECONDS: u32 = 290;
+
+/// First and last delay before a broken watch is tried again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace; empty for what has none.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// A key.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace.as_str() {
+            "" => f.write_str(&self.name),
+            namespace => write!(f, "{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// What is kept of an object.
+pub trait Item: PartialEq + Sized + Send + Sync + 'static {
+    /// Reads an object; equal items mean that nothing of interest has changed.
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error>;
+}
+
+/// Which objects.
+#[derive(Clone)]
+pub struct Source {
+    /// Of this server.
+    pub client: Client,
+    /// Path of the collection, such as `/api/v1/nodes`.
+    pub path: String,
+    /// Only with these fields.
+    pub fields: Option<String>,
+    /// Whether metadata is enough.
+    pub metadata_only: bool,
+}
+
+/// How a watch is doing.
+#[derive(Debug, Clone)]
+pub struct Health {
+    /// Whether it has ever been whole.
+    pub synced: bool,
+    /// When it last heard from the server.
+    pub heard: Instant,
+    /// Why it does not hear, if it does not.
+    pub failure: Option<Failure>,
+}
+
+/// Why a watch does not hear.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Status code, if the server answered.
+    pub code: Option<u16>,
+    /// In words.
+    pub message: String,
+}
+
+/// A copy of what the server has.
+pub struct Cache<T> {
+    shared: Arc<Shared<T>>,
+}
+
+struct Shared<T> {
+    what: String,
+    items: RwLock<HashMap<Key, Arc<T>>>,
+    health: watch::Sender<Health>,
+    unreadable: Mutex<HashMap<Key, String>>,
+    doubt: Notify,
+}
+
+impl<T> Clone for Cache<T> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<T: Item> Cache<T> {
+    /// An empty copy of what is called `what`.
+    pub fn new(what: impl Into<String>) -> Self {
+        let health = Health { synced: false, heard: Instant::now(), failure: None };
+        let shared = Shared {
+            what: what.into(),
+            items: RwLock::default(),
+            health: watch::Sender::new(health),
+            unreadable: Mutex::default(),
+            doubt: Notify::new(),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// What it is a copy of.
+    pub fn what(&self) -> &str {
+        &self.shared.what
+    }
+
+    /// One object.
+    pub fn get(&self, key: &Key) -> Option<Arc<T>> {
+        self.items(|items| items.get(key).cloned())
+    }
+
+    /// The keys of all objects for which `wanted` holds.
+    pub fn keys(&self, wanted: impl Fn(&Key, &T) -> bool) -> Vec<Key> {
+        self.items(|items| {
+            items.iter().filter(|(key, item)| wanted(key, item)).map(|(key, _)| key.clone()).collect()
+        })
+    }
+
+    /// All objects.
+    pub fn all(&self) -> Vec<(Key, Arc<T>)> {
+        self.items(|items| items.iter().map(|(key, item)| (key.clone(), Arc::clone(item))).collect())
+    }
+
+    fn items<R>(&self, look: impl FnOnce(&HashMap<Key, Arc<T>>) -> R) -> R {
+        look(&self.shared.items.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// How the watch is doing.
+    pub fn health(&self) -> Health {
+        self.shared.health.borrow().clone()
+    }
+
+    /// Another call to the same server was not answered: the watch may be dead without knowing it. It counts as failed
+    /// until it has begun anew.
+    pub(crate) fn doubt(&self, why: &str) {
+        let failure = Failure { code: None, message: why.to_owned() };
+        self.shared.health.send_modify(|health| health.failure = Some(failure));
+        self.shared.doubt.notify_one();
+    }
+
+    /// Hears of every change of it.
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Health> {
+        self.shared.health.subscribe()
+    }
+
+    /// Returns when the copy has been whole once.
+    pub async fn synced(&self) {
+        // The sender lives in `self`, so the wait cannot fail.
+        let _ = self.shared.health.subscribe().wait_for(|health| health.synced).await;
+    }
+
+    /// Returns when the copy is whole, or the watch has failed for the first time.
+    pub async fn tried(&self) {
+        let tried = |health: &Health| health.synced || health.failure.is_some();
+        let _ = self.shared.health.subscribe().wait_for(tried).await;
+    }
+
+    /// Keeps the copy until the server does not know the kind any more. `changed` hears of every object that is not
+    /// what it was.
+    pub async fn follow(&self, source: Source, changed: impl Fn(&Key) + Send + Sync) {
+        let mut backoff = BACKOFF.0;
+        let mut version = None;
+        loop {
+            let began = Instant::now();
+            let outcome = self.follow_once(&source, &mut version, &changed).await;
+            let Err(error) = outcome else {
+                backoff = BACKOFF.0;
+                continue;
+            };
+            let failure = Failure { code: code(&error), message: describe(&error) };
+            tracing::warn!(watch = self.what(), error = failure.message, "the watch broke off");
+            let gone = failure.code == Some(404);
+            // An old version, or one the server does not accept: begin with a list.
+            if failure.code.is_some() {
+                version = None;
+            }
+            self.shared.health.send_modify(|health| health.failure = Some(failure));
+            if gone {
+                return;
+            }
+            if began.elapsed() > BACKOFF.1 {
+                backoff = BACKOFF.0;
+            }
+            tokio::time::sleep(backoff).await;
+            backoff = (backoff * 2).min(BACKOFF.1);
+        }
+    }
+
+    /// One list, if there is no version to go on from, and one watch, until it ends.
+    async fn follow_once(
+        &self,
+        source: &Source,
+        version: &mut Option<String>,
+        changed: &(impl Fn(&Key) + Send + Sync),
+    ) -> Result<(), kube::Error> {
+        let from = match version.take() {
+            Some(version) => version,
+            None => self.list(source, changed).await?,
+        };
+        let mut from = from;
+        let params = WatchParams {
+            field_selector: source.fields.clone(),
+            timeout: Some(WATCH_SECONDS),
+            bookmarks: true,
+            ..WatchParams::default()
+        };
+        let request = Request::new(&source.path);
+        let request = if source.metadata_only {
+            request.watch_metadata(&params, &from)
+        } else {
+            request.watch(&params, &from)
+        };
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let silent = || kube::Error::ReadEvents(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let events = tokio::time::timeout(CALL, source.client.request_events::<Box<RawValue>>(request));
+        let mut events = std::pin::pin!(events.await.map_err(|_| silent())??);
+        self.heard();
+        loop {
+            let next = async {
+                tokio::select! {
+                    () = self.shared.doubt.notified() => Err(()),
+                    next = tokio::time::timeout(SILENCE, events.next()) => next.map_err(|_| ()),
+                }
+            };
+            let event = match next.await {
+                Err(()) => {
+                    *version = Some(from);
+                    return Err(silent());
+                }
+                Ok(None) => {
+                    *version = Some(from);
+                    return Ok(());
+                }
+                Ok(Some(event)) => event.inspect_err(|_| *version = Some(from.clone()))?,
+            };
+            match event {
+                WatchEvent::Added(raw) | WatchEvent::Modified(raw) => {
+                    from = read_version(&raw).unwrap_or(from);
+                    if let Some((key, item)) = self.read(&raw)
+                        && self.put(key.clone(), item)
+                    {
+                        changed(&key);
+                    }
+                }
+                WatchEvent::Deleted(raw) => {
+                    from = read_version(&raw).unwrap_or(from);
+                    if let Some(key) = read_key(&raw) {
+                        self.forget(&key);
+                        changed(&key);
+                    }
+                }
+                WatchEvent::Bookmark(bookmark) => from = bookmark.metadata.resource_version,
+                WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+            }
+            self.heard();
+        }
+    }
+
+    async fn list(
+        &self,
+        source: &Source,
+        changed: &(impl Fn(&Key) + Send + Sync),
+    ) -> Result<String, kube::Error> {
+        let mut items = HashMap::new();
+        let mut params = ListParams::default().limit(PAGE);
+        params.field_selector.clone_from(&source.fields);
+        let version = loop {
+            let page = list_page(source, &params).await?;
+            items.extend(page.items.unwrap_or_default().iter().filter_map(|raw| self.read(raw)));
+            match page.metadata.continue_.filter(|next| !next.is_empty()) {
+                Some(next) => params.continue_token = Some(next),
+                None => break page.metadata.resource_version.unwrap_or_default(),
+            }
+        };
+        let mut touched = Vec::new();
+        {
+            let mut old = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
+            touched.extend(old.keys().filter(|key| !items.contains_key(*key)).cloned());
+            for (key, item) in &items {
+                if old.get(key).is_none_or(|old| **old != *item) {
+                    touched.push(key.clone());
+                }
+            }
+            *old = items.into_iter().map(|(key, item)| (key, Arc::new(item))).collect();
+        }
+        self.heard();
+        self.shared.health.send_modify(|health| health.synced = true);
+        touched.iter().for_each(changed);
+        Ok(version)
+    }
+
+    fn heard(&self) {
+        self.shared.health.send_modify(|health| {
+            health.heard = Instant::now();
+            health.failure = None;
+        });
+    }
+
+    /// Puts an object in; whether it is not what it was.
+    fn put(&self, key: Key, item: T) -> bool {
+        let mut items = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
+        if items.get(&key).is_some_and(|old| **old == item) {
+            return false;
+        }
+        items.insert(key, Arc::new(item));
+        true
+    }
+
+    fn forget(&self, key: &Key) {
+        self.shared.items.write().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// Reads an object. One that cannot be read is reported once for each version of its problem, and left out.
+    fn read(&self, raw: &RawValue) -> Option<(Key, T)> {
+        let mut unreadable = self.shared.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        match T::read(raw) {
+            Ok((key, item)) => {
+                unreadable.remove(&key);
+                Some((key, item))
+            }
+            Err(error) => {
+                let key = read_key(raw)?;
+                let problem = error.to_string();
+                if unreadable.get(&key) != Some(&problem) {
+                    tracing::error!(watch = self.what(), object = %key, error = problem, "an object cannot be read");
+                    unreadable.insert(key, problem);
+                }
+                None
+            }
+        }
+    }
+}
+
+/// A list whose objects are not read yet.
+#[derive(Deserialize)]
+pub(crate) struct RawList {
+    #[serde(default)]
+    metadata: ListMeta,
+    pub(crate) items: Option<Vec<Box<RawValue>>>,
+}
+
+async fn list_page(source: &Source, params: &ListParams) -> Result<RawList, kube::Error> {
+    let request = Request::new(&source.path);
+    let request = if source.metadata_only { request.list_metadata(params) } else { request.list(params) };
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    match tokio::time::timeout(CALL, source.client.request::<RawList>(request)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(kube::Error::ReadEvents(std::io::Error::from(std::io::ErrorKind::TimedOut))),
+    }
+}
+
+/// One list, whole, without a watch.
+pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec<T>, Error> {
+    let mut params = ListParams::default().limit(PAGE);
+    params.field_selector.clone_from(&source.fields);
+    let mut all = Vec::new();
+    loop {
+        let page = call(what, list_page(source, &params)).await?;
+        for raw in page.items.unwrap_or_default() {
+            let unreadable = |error: serde_json::Error| Error::Unreadable {
+                what: what.to_owned(),
+                why: error.to_string(),
+            };
+            all.push(T::read(&raw).map_err(unreadable)?.1);
+        }
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => params.continue_token = Some(next),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// The least that is read of any object.
+#[derive(Deserialize)]
+struct Bare {
+    metadata: BareMeta,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct BareMeta {
+    #[serde(default)]
+    namespace: String,
+    name: String,
+    #[serde(default)]
+    resource_version: Option<String>,
+}
+
+fn read_key(raw: &RawValue) -> Option<Key> {
+    let bare: Bare = serde_json::from_str(raw.get()).ok()?;
+    Some(Key::new(bare.metadata.namespace, bare.metadata.name))
+}
+
+fn read_version(raw: &RawValue) -> Option<String> {
+    let bare: Bare = serde_json::from_str(raw.get()).ok()?;
+    bare.metadata.resource_version
+}

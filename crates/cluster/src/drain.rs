@@ -1,0 +1,101 @@
+//! Pods: listed, evicted, ended.
+
+use crate::cache::{Source, list_all};
+use crate::error::{CALL, Error};
+use crate::node::PodItem;
+use crate::workload::Reached;
+use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
+use futures::StreamExt;
+use kube::core::response::Status;
+use kube::{Client, Error as KubeError};
+use serde_json::{Value, json};
+
+/// Pods that are asked at the same time.
+const AT_ONCE: usize = 16;
+
+/// The pods of a Node.
+pub(crate) async fn pods(reached: &Reached, node: &str) -> Result<Vec<Pod>, Error> {
+    let source = Source {
+        client: reached.client.clone(),
+        path: "/api/v1/pods".to_owned(),
+        fields: Some(format!("spec.nodeName={node}")),
+        metadata_only: true,
+    };
+    let pods = list_all::<PodItem>(&format!("list the pods of Node {node}"), &source).await?;
+    Ok(pods.into_iter().map(|PodItem(pod)| pod).collect())
+}
+
+/// How pods are asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// As far as disruption budgets allow.
+    Evict,
+    /// At once, whatever budgets say.
+    Force,
+}
+
+/// Asks each pod once.
+pub(crate) async fn ask(reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
+    let client = &reached.client;
+    let attempts = futures::stream::iter(pods.iter().cloned()).map(|pod| async move {
+        let outcome = ask_one(client, &pod, way).await;
+        Attempt { pod, outcome }
+    });
+    Attempts(attempts.buffered(AT_ONCE).collect().await)
+}
+
+async fn ask_one(client: &Client, pod: &PodId, way: Way) -> Outcome {
+    let request = match request(pod, way) {
+        Ok(request) => request,
+        Err(error) => return Outcome::Refused(error.to_string()),
+    };
+    match tokio::time::timeout(CALL, client.request::<Value>(request)).await {
+        Ok(Ok(_)) => Outcome::Accepted,
+        Ok(Err(KubeError::Api(status))) => read_answer(&status),
+        Ok(Err(error)) => Outcome::Refused(crate::error::describe(&error)),
+        Err(_) => Outcome::Refused(format!("no answer within {} s", CALL.as_secs())),
+    }
+}
+
+/// Both requests carry the identity of the pod: a StatefulSet's next pod of the same name lives elsewhere.
+fn request(pod: &PodId, way: Way) -> Result<http::Request<Vec<u8>>, http::Error> {
+    let PodId { namespace, name, uid } = pod;
+    let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+    let (method, path, body) = match way {
+        Way::Evict => (
+            http::Method::POST,
+            format!("{path}/eviction"),
+            json!({
+                "apiVersion": "policy/v1", "kind": "Eviction",
+                "metadata": {"namespace": namespace, "name": name},
+                "deleteOptions": {"preconditions": {"uid": uid}},
+            }),
+        ),
+        Way::Force => (
+            http::Method::DELETE,
+            path,
+            json!({
+                "apiVersion": "v1", "kind": "DeleteOptions",
+                "gracePeriodSeconds": 0, "preconditions": {"uid": uid},
+            }),
+        ),
+    };
+    let request = http::Request::builder().method(method).uri(path);
+    request.header(http::header::CONTENT_TYPE, "application/json").body(body.to_string().into_bytes())
+}
+
+fn read_answer(status: &Status) -> Outcome {
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    let cause = |reason: &str| causes.iter().find(|cause| cause.reason == reason);
+    match (status.code, cause("DisruptionBudget")) {
+        // Gone, or another pod of that name.
+        (404 | 409, _) => Outcome::Accepted,
+        (429, Some(cause)) => Outcome::Blocked(cause.message.clone()),
+        (429, None) => Outcome::Refused("the API server is busy".to_owned()),
+        (403, _) if cause("NamespaceTerminating").is_some() => {
+            Outcome::Refused("its namespace is being deleted, which ends it too".to_owned())
+        }
+        (code, _) if status.message.is_empty() => Outcome::Refused(format!("the API server answered {code}")),
+        _ => Outcome::Refused(status.message.clone()),
+    }
+}

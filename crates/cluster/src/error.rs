@@ -1,0 +1,135 @@
+//! What can go wrong between us and an API server, and whether it helps to try again.
+
+use std::time::Duration;
+
+/// How long one call may take.
+pub(crate) const CALL: Duration = Duration::from_secs(10);
+
+/// A call that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The server refused, or could not be reached.
+    #[error("could not {what}: {}", describe(source))]
+    Api {
+        /// What was tried.
+        what: String,
+        /// The answer.
+        source: Box<kube::Error>,
+    },
+    /// No answer.
+    #[error("could not {what}: no answer within {} s", CALL.as_secs())]
+    Timeout {
+        /// What was tried.
+        what: String,
+    },
+    /// The world has changed since the decision.
+    #[error("could not {what}: it has changed meanwhile")]
+    Changed {
+        /// What was tried.
+        what: String,
+    },
+    /// The right to write has been lost.
+    #[error("did not {what}: this instance does not hold its lease any more")]
+    NotHolder {
+        /// What was not tried.
+        what: String,
+    },
+    /// A text from a server or a Secret is not what it should be.
+    #[error("could not {what}: {why}")]
+    Unreadable {
+        /// What was tried.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+}
+
+/// When to try again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retry {
+    /// In a moment: the world has moved on, and the next look shows how.
+    Soon,
+    /// With growing distance: something is broken that may mend itself.
+    Later,
+    /// With growing distance, and a person should know: the server refuses it for what it is.
+    Refused,
+}
+
+impl Error {
+    pub(crate) fn api(what: impl Into<String>, source: kube::Error) -> Self {
+        Self::Api { what: what.into(), source: Box::new(source) }
+    }
+
+    /// When to try again.
+    pub fn retry(&self) -> Retry {
+        match self {
+            Self::Changed { .. } => Retry::Soon,
+            Self::Timeout { .. } | Self::Unreadable { .. } | Self::NotHolder { .. } => Retry::Later,
+            Self::Api { source, .. } => match code(source) {
+                Some(400 | 403 | 404 | 405 | 422) => Retry::Refused,
+                Some(_) | None => Retry::Later,
+            },
+        }
+    }
+
+    /// A word for metrics.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Changed { .. } => "changed",
+            Self::Timeout { .. } => "timeout",
+            Self::Unreadable { .. } => "unreadable",
+            Self::NotHolder { .. } => "not_holder",
+            Self::Api { source, .. } => match code(source) {
+                Some(403) => "forbidden",
+                Some(code) if code >= 500 => "server",
+                Some(_) => "refused",
+                None => "connection",
+            },
+        }
+    }
+
+    /// The status code of the answer, if there was one.
+    pub(crate) fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { source, .. } => code(source),
+            Self::Timeout { .. }
+            | Self::Changed { .. }
+            | Self::Unreadable { .. }
+            | Self::NotHolder { .. } => None,
+        }
+    }
+}
+
+pub(crate) fn code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// The server's own words, or the innermost cause: the layers between say nothing to a reader.
+pub(crate) fn describe(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error {
+        return if status.message.is_empty() {
+            format!("{} {}", status.code, status.reason)
+        } else {
+            status.message.clone()
+        };
+    }
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
+
+/// One call, with its bound.
+pub(crate) async fn call<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(CALL, request).await {
+        Ok(answer) => answer.map_err(|source| Error::api(what, source)),
+        Err(_) => Err(Error::Timeout { what: what.to_owned() }),
+    }
+}

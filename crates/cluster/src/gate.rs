@@ -1,0 +1,171 @@
+//! Who may write next, when many want to.
+//!
+//! At a boundary hundreds of machines have work at once. Each takes its first step before any takes its second, and
+//! among equal steps the higher priority goes first. What is urgent does not queue at all.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::oneshot;
+
+/// Writes that are under way at the same time.
+const AT_ONCE: usize = 16;
+
+/// Where in the queue a write stands; less goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    /// How many writes of the same pass went before it.
+    pub(crate) step: u16,
+    /// Of the machine.
+    pub(crate) priority: Reverse<u8>,
+}
+
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    inside: usize,
+    arrived: u64,
+    waiting: BinaryHeap<Reverse<Waiter>>,
+}
+
+struct Waiter {
+    rank: Rank,
+    arrived: u64,
+    open: oneshot::Sender<()>,
+}
+
+impl Waiter {
+    fn place(&self) -> (Rank, u64) {
+        (self.rank, self.arrived)
+    }
+}
+
+impl PartialEq for Waiter {
+    fn eq(&self, other: &Self) -> bool {
+        self.place() == other.place()
+    }
+}
+
+impl Eq for Waiter {}
+
+impl PartialOrd for Waiter {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Waiter {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+/// The right to write; given back when dropped.
+pub(crate) struct Permit<'a>(Option<&'a Gate>);
+
+impl Gate {
+    /// Waits for the right to write. Without a rank there is no waiting.
+    pub(crate) async fn enter(&self, rank: Option<Rank>) -> Permit<'_> {
+        let Some(rank) = rank else { return Permit(None) };
+        let waiting = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.arrived += 1;
+            let arrived = state.arrived;
+            if state.inside < AT_ONCE {
+                state.inside += 1;
+                return Permit(Some(self));
+            }
+            let (open, waiting) = oneshot::channel();
+            state.waiting.push(Reverse(Waiter { rank, arrived, open }));
+            waiting
+        };
+        // Made before the wait, so that a task that is dropped while it waits gives back what it was just given.
+        let mut turn = Turn { gate: self, waiting };
+        // The sender is in the heap until it is used.
+        let _ = (&mut turn.waiting).await;
+        std::mem::forget(turn);
+        Permit(Some(self))
+    }
+
+    fn leave(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // A waiter that is gone does not take its turn.
+        while let Some(Reverse(next)) = state.waiting.pop() {
+            if next.open.send(()).is_ok() {
+                return;
+            }
+        }
+        state.inside = state.inside.saturating_sub(1);
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if let Some(gate) = self.0 {
+            gate.leave();
+        }
+    }
+}
+
+/// A place in the queue.
+struct Turn<'a> {
+    gate: &'a Gate,
+    waiting: oneshot::Receiver<()>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.waiting.close();
+        if self.waiting.try_recv().is_ok() {
+            self.gate.leave();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[tokio::test]
+    async fn first_steps_go_first_and_among_them_the_higher_priority() {
+        let gate = Arc::new(Gate::default());
+        let mut permits = Vec::new();
+        for _ in 0..AT_ONCE {
+            permits.push(gate.enter(Some(Rank { step: 9, priority: Reverse(0) })).await);
+        }
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut tasks = Vec::new();
+        for (step, priority) in [(1, 255), (0, 1), (0, 200), (2, 0), (0, 1)] {
+            let (waiter, order) = (Arc::clone(&gate), Arc::clone(&order));
+            tasks.push(tokio::spawn(async move {
+                let _permit = waiter.enter(Some(Rank { step, priority: Reverse(priority) })).await;
+                order.lock().unwrap().push((step, priority));
+            }));
+            tokio::task::yield_now().await;
+        }
+        // One who waits and goes away holds up nobody.
+        let gone = Arc::clone(&gate);
+        let gone =
+            tokio::spawn(
+                async move { drop(gone.enter(Some(Rank { step: 0, priority: Reverse(255) })).await) },
+            );
+        tokio::task::yield_now().await;
+        gone.abort();
+        let _ = gone.await;
+        assert!(gate.enter(None).await.0.is_none(), "what is urgent does not wait");
+        permits.truncate(AT_ONCE - 1);
+        for task in tasks {
+            task.await.unwrap();
+        }
+        assert_eq!(*order.lock().unwrap(), [(0, 200), (0, 1), (0, 1), (1, 255), (2, 0)]);
+        drop(permits);
+        let all = (0..AT_ONCE).map(|_| gate.enter(Some(Rank { step: 0, priority: Reverse(0) })));
+        let all = futures::future::join_all(all);
+        tokio::time::timeout(std::time::Duration::from_secs(5), all).await.expect("every permit came back");
+    }
+}

@@ -1,0 +1,33 @@
+//! The one place that talks to API servers.
+//!
+//! - [`Shell::observe`] turns what the watches hold, and where asked what the server itself answers, into the
+//!   [`Observed`](fivespot_core::observed::Observed) of one ScheduledMachine;
+//! - [`Shell::perform`] carries out the actions of a decision, each with the identity it was decided on, and then
+//!   writes status, once, and only if it differs.
+//!
+//! It holds no decision. Every call has a timeout; no call is repeated here: the next pass decides anew.
+
+mod cache;
+mod capi;
+mod client;
+mod drain;
+mod error;
+mod event;
+mod gate;
+mod kinds;
+mod node;
+mod observe;
+mod parts;
+mod perform;
+mod shell;
+mod watched;
+mod workload;
+
+pub use cache::{Cache, Health, Item, Key, Source};
+pub use capi::CapiVersion;
+pub use client::connect;
+pub use error::{Error, Retry};
+pub use event::Reporter;
+pub use perform::Performed;
+pub use shell::{Change, MayWrite, Settings, Shell};
+pub use watched::Watched;

@@ -1,0 +1,186 @@
+//! A Node, trimmed to what a decision looks at, and the text of our record on it.
+
+use crate::cache::{Item, Key};
+use crate::capi::{RawCondition, ready};
+use crate::parts::{MetaOnly, key_of};
+use fivespot_api::names;
+use fivespot_core::drain::{Pod, PodId};
+use fivespot_core::intent::{Effect, Taint};
+use fivespot_core::observed::{Node, NodeTaint, Pods, Record};
+use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What is kept of a Node.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NodeItem {
+    pub(crate) view: Node,
+    /// Whether it has annotations at all: a patch must know.
+    pub(crate) annotated: bool,
+    /// What `cordoned-by` says.
+    pub(crate) cordoned_by: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawNode {
+    spec: RawNodeSpec,
+    status: RawNodeStatus,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct RawNodeSpec {
+    #[serde(rename = "providerID")]
+    provider_id: Option<String>,
+    unschedulable: bool,
+    taints: Option<Vec<RawTaint>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawNodeStatus {
+    conditions: Vec<RawCondition>,
+}
+
+/// A taint as a Node has it.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct RawTaint {
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    effect: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time_added: Option<String>,
+}
+
+impl From<&NodeTaint> for RawTaint {
+    fn from(taint: &NodeTaint) -> Self {
+        let NodeTaint { key, value, effect, time_added } = taint.clone();
+        Self { key, value, effect, time_added }
+    }
+}
+
+impl Item for NodeItem {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
+        let RawNode { spec, status } = serde_json::from_str(raw.get())?;
+        let key = key_of(&metadata);
+        let annotation = |name: &str| metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
+        let cordoned_by = annotation(names::CORDONED_BY);
+        let mut ready = ready(&status.conditions);
+        // Its message may tell the time of the last heartbeat, its reason says enough.
+        if ready.status == Some(true) {
+            ready.message.clear();
+        }
+        let taints = spec.taints.unwrap_or_default().into_iter().map(|taint| {
+            let RawTaint { key, value, effect, time_added } = taint;
+            NodeTaint { key, value, effect, time_added }
+        });
+        let view = Node {
+            name: key.name.clone(),
+            uid: metadata.uid.clone().unwrap_or_default(),
+            provider_id: spec.provider_id.filter(|id| !id.is_empty()),
+            ready,
+            unschedulable: spec.unschedulable,
+            cordoned_by_us: cordoned_by.as_deref() == Some(names::CONTROLLER),
+            taints: taints.collect(),
+            record: annotation(names::APPLIED_TAINTS).map_or(Record::None, |text| read_record(&text)),
+            pods: Pods::NotAsked,
+        };
+        Ok((key, Self { view, annotated: metadata.annotations.is_some(), cordoned_by }))
+    }
+}
+
+/// One entry of our record.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    key: String,
+    effect: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    value: String,
+}
+
+fn read_record(text: &str) -> Record {
+    let read = || -> Option<Vec<Taint<Effect>>> {
+        let entries: Vec<Entry> = serde_json::from_str(text).ok()?;
+        let taint =
+            |Entry { key, effect, value }| Some(Taint { key, value, effect: Effect::parse(&effect)? });
+        entries.into_iter().map(taint).collect()
+    };
+    match read() {
+        Some(taints) => Record::Read(taints, text.to_owned()),
+        None => Record::Unreadable(text.to_owned()),
+    }
+}
+
+/// The text of a record.
+pub(crate) fn write_record(taints: &[Taint<Effect>]) -> String {
+    let entry = |taint: &Taint<Effect>| Entry {
+        key: taint.key.clone(),
+        effect: taint.effect.word().to_owned(),
+        value: taint.value.clone(),
+    };
+    let entries: Vec<Entry> = taints.iter().map(entry).collect();
+    // Entries are plain texts: writing them cannot fail.
+    serde_json::to_string(&entries).unwrap_or_default()
+}
+
+/// What is read of a Pod.
+#[derive(Debug, PartialEq)]
+pub(crate) struct PodItem(pub(crate) Pod);
+
+/// The annotation of a pod that mirrors a static pod.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+impl Item for PodItem {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
+        let key = key_of(&metadata);
+        let owners = metadata.owner_references.unwrap_or_default();
+        let pod = Pod {
+            id: PodId {
+                namespace: key.namespace.clone(),
+                name: key.name.clone(),
+                uid: metadata.uid.unwrap_or_default(),
+            },
+            created_at: metadata.creation_timestamp.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            deletion: metadata.deletion_timestamp.map(|time| time.0),
+            of_daemon_set: owners
+                .iter()
+                .any(|owner| owner.controller == Some(true) && owner.kind == "DaemonSet"),
+            mirror: metadata.annotations.is_some_and(|all| all.contains_key(MIRROR)),
+        };
+        Ok((key, Self(pod)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_reads_as_it_was_written_and_nothing_else_does() {
+        let taints = vec![
+            Taint { key: "a.example/b".into(), value: String::new(), effect: Effect::NoExecute },
+            Taint { key: "c".into(), value: "1".into(), effect: Effect::NoSchedule },
+        ];
+        let text = write_record(&taints);
+        assert_eq!(
+            text,
+            r#"[{"key":"a.example/b","effect":"NoExecute"},{"key":"c","effect":"NoSchedule","value":"1"}]"#
+        );
+        assert_eq!(read_record(&text), Record::Read(taints, text.clone()));
+        for odd in [
+            "",
+            "{}",
+            "[1]",
+            r#"[{"key":"a","effect":"Never"}]"#,
+            r#"[{"key":"a","effect":"NoExecute","x":1}]"#,
+        ] {
+            assert_eq!(read_record(odd), Record::Unreadable(odd.to_owned()));
+        }
+    }
+}

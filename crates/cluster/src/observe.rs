@@ -1,0 +1,189 @@
+//! From watches and answers to the small views that decisions look at.
+
+use crate::cache::{Cache, Item, Key};
+use crate::capi::{CapiVersion, ClusterItem, MachineItem};
+use crate::drain;
+use crate::error::{Error, call};
+use crate::kinds::Place;
+use crate::parts::{PartItem, absent};
+use crate::shell::{Capi, Shell, wanted};
+use crate::watched::Watched;
+use fivespot_core::intent::ObjectType;
+use fivespot_core::lifecycle::Part;
+use fivespot_core::limits::{BOOTSTRAP_GROUPS, INFRASTRUCTURE_GROUPS};
+use fivespot_core::observed::{
+    Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served, Unreachable,
+    UnreachableReason, Workload,
+};
+use kube::api::GetParams;
+use kube::core::Request;
+use serde_json::value::RawValue;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the first list of a kind is awaited before the server is asked for each object.
+const FIRST_LIST: Duration = Duration::from_secs(5);
+
+impl Shell {
+    /// The world around a ScheduledMachine, as closely as `needs` asks.
+    pub async fn observe(&self, watched: &Watched, needs: Needs) -> Result<Observed, Error> {
+        let (cluster_api, cluster, machine) = match self.capi() {
+            Capi::Unknown => {
+                let why = "the server has not answered yet".to_owned();
+                return Err(Error::Unreadable { what: "tell whether Cluster API is served".to_owned(), why });
+            }
+            Capi::Missing => {
+                let versions = self.settings.capi_version.map_or("v1beta2 or v1beta1", CapiVersion::word);
+                let what = format!("Machine and Cluster of cluster.x-k8s.io in {versions}");
+                let cluster = Cluster::Absent(Certainty::Confirmed);
+                (Served::No(what.clone()), cluster, Presence::NotServed(what))
+            }
+            Capi::Served(_, machines, clusters) => (
+                Served::Yes,
+                self.cluster(watched, &clusters, needs).await?,
+                self.machine(watched, &machines, needs).await?,
+            ),
+        };
+        let bootstrap = self.part(watched, Part::Bootstrap, needs).await?;
+        let infrastructure = self.part(watched, Part::Infrastructure, needs).await?;
+        let workload = match machine.ours() {
+            Some(machine) => self.workload(watched, machine, needs).await,
+            None => Workload::NotAsked,
+        };
+        let (finalizer, memory) = (watched.machine.has_finalizer(), watched.machine.memory());
+        Ok(Observed { cluster_api, cluster, bootstrap, infrastructure, machine, workload, finalizer, memory })
+    }
+
+    async fn cluster(&self, watched: &Watched, place: &Place, needs: Needs) -> Result<Cluster, Error> {
+        let key = Key::new(watched.key().namespace, &watched.machine.spec.cluster_name);
+        // A name that is not one names nothing.
+        if key.name.is_empty() {
+            return Ok(Cluster::Absent(Certainty::Confirmed));
+        }
+        let found =
+            self.look(&self.clusters, &key, place, Look { certain: needs.certainty, whole: true }).await?;
+        Ok(match found {
+            Some(item) => ClusterItem::view(*item),
+            None if needs.certainty => Cluster::Absent(Certainty::Confirmed),
+            None => Cluster::Absent(Certainty::Rumour),
+        })
+    }
+
+    async fn machine(
+        &self,
+        watched: &Watched,
+        place: &Place,
+        needs: Needs,
+    ) -> Result<Presence<Machine>, Error> {
+        let key = watched.key();
+        let look = Look { certain: needs.certainty, whole: true };
+        let found: Option<Arc<MachineItem>> = self.look(&self.machines, &key, place, look).await?;
+        Ok(found.map_or(absent(needs.certainty), |item| item.presence(watched.uid(), &key.name)))
+    }
+
+    async fn part(&self, watched: &Watched, part: Part, needs: Needs) -> Result<Presence<Object>, Error> {
+        let Some(kind) = provider_type(watched, part) else {
+            // Of a kind we never make there is nothing of ours.
+            return Ok(absent(true));
+        };
+        let what = format!("{} {}/{}", kind.kind, kind.group, kind.version);
+        let Some(place) = self.kinds.find(&self.client, &kind).await? else {
+            return Ok(Presence::NotServed(what));
+        };
+        let key = watched.key();
+        let cache = self.provider(&kind, &place);
+        let _ = tokio::time::timeout(FIRST_LIST, cache.tried()).await;
+        let look = Look { certain: needs.certainty, whole: false };
+        let found: Option<Arc<PartItem>> = self.look(&cache, &key, &place, look).await?;
+        Ok(match found {
+            Some(item) => item.presence(watched.uid(), &format!("{} {}", kind.kind, key.name)),
+            None if place.version != kind.version => Presence::NotServed(what),
+            None => absent(needs.certainty),
+        })
+    }
+
+    /// What a watch has, or, if that is not enough, what the server answers.
+    async fn look<T: Item>(
+        &self,
+        cache: &Cache<T>,
+        key: &Key,
+        place: &Place,
+        look: Look,
+    ) -> Result<Option<Arc<T>>, Error> {
+        if let Some(item) = cache.get(key) {
+            return Ok(Some(item));
+        }
+        if !look.certain {
+            return Ok(None);
+        }
+        let what = format!("read {} {key}", cache.what());
+        let request = Request::new(place.path(Some(&key.namespace)));
+        let params = GetParams::default();
+        let request = if look.whole {
+            request.get(&key.name, &params)
+        } else {
+            request.get_metadata(&key.name, &params)
+        };
+        let request = request.map_err(|error| Error::api(&what, kube::Error::BuildRequest(error)))?;
+        let raw = match call(&what, self.client.request::<Box<RawValue>>(request)).await {
+            Err(error) if error.code() == Some(404) => return Ok(None),
+            answer => answer?,
+        };
+        let unreadable = |error: serde_json::Error| Error::Unreadable { what, why: error.to_string() };
+        T::read(&raw).map(|(_, item)| Some(Arc::new(item))).map_err(unreadable)
+    }
+
+    async fn workload(&self, watched: &Watched, machine: &Machine, needs: Needs) -> Workload {
+        let Some(name) = &machine.node_name else { return Workload::NotAsked };
+        let reached = match self.workloads.reach(&wanted(watched)).await {
+            Ok(reached) => reached,
+            Err(why) => return Workload::Unreachable(why),
+        };
+        // First the interest, then the look: a change between the two is heard.
+        self.care_for(&reached.id, name, &watched.key());
+        let Some(item) = reached.nodes.get(&Key::new("", name)) else {
+            return Workload::Reachable(reached.access, None);
+        };
+        let mut node = item.view.clone();
+        if needs.pods {
+            match drain::pods(&reached, name).await {
+                Ok(pods) => node.pods = Pods::Listed(pods),
+                Err(error) => {
+                    reached.nodes.doubt(&error.to_string());
+                    return Workload::Unreachable(Unreachable {
+                        by_secret: reached.access == fivespot_core::observed::Access::Secret,
+                        reason: UnreachableReason::ConnectionFailed,
+                        message: error.to_string(),
+                    });
+                }
+            }
+        }
+        Workload::Reachable(reached.access, Some(Box::new(node)))
+    }
+}
+
+/// How closely to look for an object.
+#[derive(Debug, Clone, Copy)]
+struct Look {
+    /// Whether the server itself is asked for what a watch has not got.
+    certain: bool,
+    /// Whether more than metadata is needed.
+    whole: bool,
+}
+
+/// Group, version and kind of a provider object, if it is one that we would make.
+pub(crate) fn provider_type(watched: &Watched, part: Part) -> Option<ObjectType> {
+    let (api_version, kind) = watched.machine.provider_type(part)?;
+    let groups: &[&str] = match part {
+        Part::Bootstrap => &BOOTSTRAP_GROUPS,
+        Part::Infrastructure => &INFRASTRUCTURE_GROUPS,
+        Part::Machine => &[],
+    };
+    let (group, version) = api_version.split_once('/')?;
+    let is_ours = groups.contains(&group) && !version.is_empty() && !kind.is_empty();
+    is_ours.then(|| ObjectType {
+        group: group.to_owned(),
+        version: version.to_owned(),
+        kind: kind.to_owned(),
+    })
+}

@@ -1,0 +1,71 @@
+//! The provider objects of a ScheduledMachine: of them only metadata is of interest.
+
+use crate::cache::{Item, Key};
+use fivespot_core::observed::{Certainty, Foreign, Object, Presence};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A provider object.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PartItem {
+    pub(crate) owners: Vec<OwnerReference>,
+    pub(crate) object: Object,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct MetaOnly {
+    pub(crate) metadata: ObjectMeta,
+}
+
+impl Item for PartItem {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
+        let owners = metadata.owner_references.clone().unwrap_or_default();
+        Ok((key_of(&metadata), Self { object: object_of(&metadata, &owners), owners }))
+    }
+}
+
+impl PartItem {
+    /// How it stands to the ScheduledMachine of this identity.
+    pub(crate) fn presence(&self, uid: &str, what: &str) -> Presence<Object> {
+        if is_owned(&self.owners, uid) {
+            return Presence::Ours(self.object.clone());
+        }
+        Presence::Foreign(foreign(&self.owners, what))
+    }
+}
+
+pub(crate) fn key_of(metadata: &ObjectMeta) -> Key {
+    Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+}
+
+pub(crate) fn object_of(metadata: &ObjectMeta, owners: &[OwnerReference]) -> Object {
+    let time = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
+        time.as_ref().map(|time| time.0)
+    };
+    Object {
+        uid: metadata.uid.clone().unwrap_or_default(),
+        created_at: time(&metadata.creation_timestamp).unwrap_or(Timestamp::UNIX_EPOCH),
+        deleting_since: time(&metadata.deletion_timestamp),
+        has_machine_owner: owners
+            .iter()
+            .any(|owner| owner.kind == "Machine" && owner.api_version.starts_with("cluster.x-k8s.io/")),
+    }
+}
+
+/// Ours is what names this very ScheduledMachine as an owner: not one of the same name that lived before.
+pub(crate) fn is_owned(owners: &[OwnerReference], uid: &str) -> bool {
+    owners.iter().any(|owner| owner.uid == uid)
+}
+
+pub(crate) fn foreign(owners: &[OwnerReference], what: &str) -> Foreign {
+    let owner = owners.iter().find(|owner| owner.controller == Some(true)).or(owners.first());
+    Foreign { what: what.to_owned(), owner: owner.map(|owner| format!("{} {}", owner.kind, owner.name)) }
+}
+
+/// No object, as far as is known.
+pub(crate) fn absent<T>(certain: bool) -> Presence<T> {
+    Presence::Absent(if certain { Certainty::Confirmed } else { Certainty::Rumour })
+}

@@ -1,0 +1,510 @@
+//! One function for each action. Each names, in the request itself, what must still be true.
+
+use crate::cache::Key;
+use crate::capi::{self, CapiVersion};
+use crate::drain::{self, Way};
+use crate::error::{Error, Retry, call};
+use crate::event::Event;
+use crate::gate::Rank;
+use crate::kinds::Place;
+use crate::node::{NodeItem, RawTaint, write_record};
+use crate::observe::provider_type;
+use crate::shell::{Capi, Shell, wanted};
+use crate::watched::Watched;
+use crate::workload::Reached;
+use fivespot_api::names::{self, CONTROLLER};
+use fivespot_api::{ScheduledMachineStatus, Writing};
+use fivespot_core::drain::Attempts;
+use fivespot_core::intent::{Effect, Intent, Taint};
+use fivespot_core::lifecycle::{Action, Decision, Failure, NodeId, Part, Phase};
+use fivespot_core::observed::Observed;
+use fivespot_core::status;
+use fivespot_core::taint::TaintChange;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::Request;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// What a pass did.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Performed {
+    /// The decision, as it came out.
+    pub decision: Decision,
+    /// Whether status was written.
+    pub wrote_status: bool,
+}
+
+/// One pass that is being carried out.
+struct Pass<'a> {
+    watched: &'a Watched,
+    wish: Option<&'a Intent>,
+    /// The version of the ScheduledMachine as we know it: each of our writes makes a new one.
+    version: String,
+    attempts: Attempts,
+    /// Writes so far.
+    step: u16,
+    /// Whether it waits for nobody.
+    is_urgent: bool,
+}
+
+impl Pass<'_> {
+    /// Where the next write stands among those of other machines.
+    fn rank(&mut self) -> Option<Rank> {
+        self.step = self.step.saturating_add(1);
+        let priority = u8::try_from(self.watched.machine.spec.priority.clamp(0, 255)).unwrap_or(u8::MAX);
+        (!self.is_urgent).then_some(Rank { step: self.step, priority: Reverse(priority) })
+    }
+}
+
+impl Shell {
+    /// Carries a decision out: actions in order, then events, then status. Stops at the first action that fails; the
+    /// failure is shown in status as far as that can be written.
+    pub async fn perform(
+        &self,
+        watched: &Watched,
+        wish: Option<&Intent>,
+        observed: &Observed,
+        decision: Decision,
+        now: Timestamp,
+    ) -> Result<Performed, Error> {
+        let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
+        let is_urgent = decision.phase == Phase::EmergencyRemove;
+        let mut pass = Pass { watched, wish, version, attempts: Attempts::default(), step: 0, is_urgent };
+        for action in decision.actions.clone() {
+            if let Err(error) = self.act(&mut pass, &action).await {
+                let is_final = match error.retry() {
+                    // The next look shows how the world has moved on: there is nothing to tell yet.
+                    Retry::Soon => return Err(error),
+                    Retry::Later => false,
+                    Retry::Refused => true,
+                };
+                let failure = Failure { action, text: error.to_string(), is_final };
+                let shown = decision.failed(observed, failure);
+                if let Err(second) = self.write_status(&mut pass, observed, &shown, now).await {
+                    tracing::warn!(object = %watched.key(), error = %second, "a failure could not be shown in status");
+                }
+                return Err(error);
+            }
+        }
+        let released = decision.actions.contains(&Action::RemoveFinalizer);
+        let decision = decision.after(&pass.attempts);
+        for note in &decision.notes {
+            self.tell(&mut pass, &Event::from(note), now).await;
+        }
+        // Without our finalizer there may be no object left to write to.
+        let wrote_status = !released && self.write_status(&mut pass, observed, &decision, now).await?;
+        Ok(Performed { decision, wrote_status })
+    }
+
+    /// Tells people that a pass failed.
+    pub async fn tell_failure(&self, watched: &Watched, error: &Error, now: Timestamp) {
+        let text = error.to_string();
+        let event = Event { reason: "ReconcileFailed", text: &text, is_warning: true };
+        let (version, attempts) = (String::new(), Attempts::default());
+        let mut pass = Pass { watched, wish: None, version, attempts, step: 0, is_urgent: false };
+        self.tell(&mut pass, &event, now).await;
+    }
+
+    /// An event that cannot be sent is not worth a second try.
+    async fn tell(&self, pass: &mut Pass<'_>, event: &Event<'_>, now: Timestamp) {
+        let _permit = self.gate.enter(pass.rank()).await;
+        if let Err(error) = self.settings.reporter.send(&self.client, pass.watched, event, now).await {
+            tracing::warn!(object = %pass.watched.key(), %error, "an event was lost");
+        }
+    }
+
+    async fn act(&self, pass: &mut Pass<'_>, action: &Action) -> Result<(), Error> {
+        match action {
+            Action::AddFinalizer => self.set_finalizer(pass, true).await,
+            Action::RemoveFinalizer => self.set_finalizer(pass, false).await,
+            Action::Create(part) => self.create(pass, *part).await,
+            Action::Delete { part, uid } => self.delete(pass, *part, uid).await,
+            Action::ExcludeDrain { uid, volumes } => self.exclude_drain(pass, uid, *volumes).await,
+            Action::Cordon(node) => self.cordon(pass, node).await,
+            Action::Uncordon(node) => self.uncordon(pass, node).await,
+            Action::SetTaints { node, change, record } => self.set_taints(pass, node, change, record).await,
+            Action::Evict(pods) => {
+                let reached = self.reach(pass.watched).await?;
+                self.may_write("evict pods")?;
+                pass.attempts = drain::ask(&reached, pods, Way::Evict).await;
+                Ok(())
+            }
+            Action::ForceDelete(pods) => {
+                let reached = self.reach(pass.watched).await?;
+                self.may_write("end pods")?;
+                pass.attempts = drain::ask(&reached, pods, Way::Force).await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn set_finalizer(&self, pass: &mut Pass<'_>, present: bool) -> Result<(), Error> {
+        let what = if present { "add our finalizer" } else { "remove our finalizer" };
+        let mut finalizers = pass.watched.machine.metadata.finalizers.clone().unwrap_or_default();
+        finalizers.retain(|finalizer| finalizer != names::FINALIZER);
+        if present {
+            finalizers.push(names::FINALIZER.to_owned());
+        }
+        let body = json!({"metadata": {
+            "uid": pass.watched.uid(),
+            "resourceVersion": pass.version,
+            "finalizers": finalizers,
+        }});
+        let key = pass.watched.key();
+        let request = Request::new(own_path(&key)).patch(&key.name, &patch_params(), &Patch::Merge(&body));
+        match self.send(pass, what, request).await {
+            // It is gone, which is what its finalizer was removed for.
+            Err(error) if !present && error.code() == Some(404) => Ok(()),
+            answer => {
+                self.wrote_version(pass, &answer?);
+                Ok(())
+            }
+        }
+    }
+
+    async fn create(&self, pass: &mut Pass<'_>, part: Part) -> Result<(), Error> {
+        let (place, body) = self.new_part(pass, part).await?;
+        let what = format!("create the {}", part_word(part));
+        let path = place.path(pass.watched.machine.metadata.namespace.as_deref());
+        let params = PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+        match self.send(pass, &what, Request::new(path).create(&params, body.into_bytes())).await {
+            // Neither a failure nor a success: the next look tells whether it is ours.
+            Err(error) if error.code() == Some(409) => Err(Error::Changed { what }),
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    async fn new_part(&self, pass: &Pass<'_>, part: Part) -> Result<(Place, String), Error> {
+        let what = || format!("create the {}", part_word(part));
+        let changed = || Error::Changed { what: what() };
+        let unwritable =
+            |error: serde_json::Error| Error::Unreadable { what: what(), why: error.to_string() };
+        let watched = pass.watched;
+        let Some(embedded) = watched.embedded(part) else {
+            let (version, place, _) = self.served().ok_or_else(changed)?;
+            let intent = pass.wish.ok_or_else(changed)?;
+            return Ok((place, capi::machine(version, watched, intent).to_string()));
+        };
+        let kind = provider_type(watched, part).ok_or_else(changed)?;
+        let place = self.kinds.find(&self.client, &kind).await?.ok_or_else(changed)?;
+        let body = NewObject {
+            api_version: format!("{}/{}", kind.group, kind.version),
+            kind: &kind.kind,
+            metadata: json!({
+                "name": names::part_name(&watched.machine),
+                "namespace": watched.machine.metadata.namespace,
+                "labels": capi::labels(watched),
+                "ownerReferences": [capi::owner(watched, false)],
+            }),
+            spec: embedded,
+        };
+        Ok((place, serde_json::to_string(&body).map_err(unwritable)?))
+    }
+
+    async fn delete(&self, pass: &mut Pass<'_>, part: Part, uid: &str) -> Result<(), Error> {
+        let what = format!("delete the {}", part_word(part));
+        let changed = || Error::Changed { what: what.clone() };
+        let place = match part {
+            Part::Machine => self.served().map(|(_, machines, _)| machines).ok_or_else(changed)?,
+            Part::Bootstrap | Part::Infrastructure => {
+                let kind = provider_type(pass.watched, part).ok_or_else(changed)?;
+                self.kinds.find(&self.client, &kind).await?.ok_or_else(changed)?
+            }
+        };
+        let key = pass.watched.key();
+        let only_this = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+        let params = DeleteParams::background().preconditions(only_this);
+        let request = Request::new(place.path(Some(&key.namespace))).delete(&key.name, &params);
+        match self.send(pass, &what, request).await {
+            Err(error) if error.code() == Some(404) => Ok(()),
+            Err(error) if error.code() == Some(409) => Err(changed()),
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    async fn exclude_drain(&self, pass: &mut Pass<'_>, uid: &str, volumes: bool) -> Result<(), Error> {
+        let what = "tell Cluster API to leave the drain to us";
+        let (_, place, _) = self.served().ok_or_else(|| Error::Changed { what: what.to_owned() })?;
+        let mut annotations = json!({names::EXCLUDE_DRAIN: "true"});
+        if volumes {
+            annotations[names::EXCLUDE_VOLUMES] = json!("true");
+        }
+        let body = json!({"metadata": {"uid": uid, "annotations": annotations}});
+        let key = pass.watched.key();
+        let request = Request::new(place.path(Some(&key.namespace)));
+        let request = request.patch(&key.name, &patch_params(), &Patch::Merge(&body));
+        match self.send(pass, what, request).await {
+            // It is gone, or another one has its name.
+            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => {
+                Err(Error::Changed { what: what.to_owned() })
+            }
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    fn served(&self) -> Option<(CapiVersion, Place, Place)> {
+        match self.capi() {
+            Capi::Served(version, machines, clusters) => Some((version, machines, clusters)),
+            Capi::Unknown | Capi::Missing => None,
+        }
+    }
+
+    async fn reach(&self, watched: &Watched) -> Result<Reached, Error> {
+        let what = "reach the workload cluster".to_owned();
+        let reached = self.workloads.reach(&wanted(watched)).await;
+        reached.map_err(|why| Error::Unreadable { what, why: why.message })
+    }
+
+    async fn cordon(&self, pass: &Pass<'_>, node: &NodeId) -> Result<(), Error> {
+        let mut patch = NodePatch::of(node);
+        // Only a Node that nobody has cordoned meanwhile: what another cordoned is not ours to take back.
+        patch.test("/spec/unschedulable", &Value::Null);
+        patch.add("/spec/unschedulable", &json!(true));
+        self.patch_node(pass, "cordon the Node", patch, |node, patch| {
+            patch.annotate(node, names::CORDONED_BY, node.cordoned_by.as_deref(), Some(CONTROLLER));
+        })
+        .await
+    }
+
+    async fn uncordon(&self, pass: &Pass<'_>, node: &NodeId) -> Result<(), Error> {
+        self.patch_node(pass, "uncordon the Node", NodePatch::of(node), |node, patch| {
+            patch.annotate(node, names::CORDONED_BY, Some(CONTROLLER), None);
+            if node.view.unschedulable {
+                patch.0.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
+            }
+        })
+        .await
+    }
+
+    async fn set_taints(
+        &self,
+        pass: &Pass<'_>,
+        node: &NodeId,
+        change: &TaintChange,
+        record: &[Taint<Effect>],
+    ) -> Result<(), Error> {
+        let taints = |taints: &[fivespot_core::observed::NodeTaint]| {
+            let taints: Vec<RawTaint> = taints.iter().map(RawTaint::from).collect();
+            if taints.is_empty() { Value::Null } else { json!(taints) }
+        };
+        let mut patch = NodePatch::of(node);
+        let (before, after) = (taints(&change.before), taints(&change.after));
+        patch.test("/spec/taints", &before);
+        if after != before {
+            if after.is_null() {
+                patch.0.push(json!({"op": "remove", "path": "/spec/taints"}));
+            } else {
+                patch.add("/spec/taints", &after);
+            }
+        }
+        let record = (!record.is_empty()).then(|| write_record(record));
+        self.patch_node(pass, "taint the Node", patch, |node, patch| {
+            let before = change.record_before.as_deref();
+            patch.annotate(node, names::APPLIED_TAINTS, before, record.as_deref());
+        })
+        .await
+    }
+
+    async fn patch_node(
+        &self,
+        pass: &Pass<'_>,
+        what: &str,
+        mut patch: NodePatch,
+        complete: impl FnOnce(&NodeItem, &mut NodePatch),
+    ) -> Result<(), Error> {
+        let changed = || Error::Changed { what: what.to_owned() };
+        let reached = self.reach(pass.watched).await?;
+        self.may_write(what)?;
+        let node: Arc<NodeItem> = reached.nodes.get(&Key::new("", &patch.1)).ok_or_else(changed)?;
+        complete(&node, &mut patch);
+        let NodePatch(operations, name) = patch;
+        let request = http::Request::patch(format!("/api/v1/nodes/{name}?fieldManager={CONTROLLER}"))
+            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
+            .body(Value::Array(operations).to_string().into_bytes())
+            .map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
+        match call(what, reached.client.request::<Answer>(request)).await {
+            // A test in the patch failed: somebody wrote meanwhile.
+            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => Err(changed()),
+            answer => answer.map(|_| ()),
+        }
+    }
+
+    /// Writes status if it differs; whether it did.
+    async fn write_status(
+        &self,
+        pass: &mut Pass<'_>,
+        observed: &Observed,
+        decision: &Decision,
+        now: Timestamp,
+    ) -> Result<bool, Error> {
+        let what = "write status";
+        let watched = pass.watched;
+        let machine_version = match self.capi() {
+            Capi::Served(version, ..) => version.api_version(),
+            Capi::Unknown | Capi::Missing => String::new(),
+        };
+        let writing = Writing { machine_version: &machine_version, instance: self.settings.instance, now };
+        let next = watched.machine.next_status(&status::report(decision, observed), &writing);
+        let Some(change) = change(watched.machine.status.as_ref(), &next) else { return Ok(false) };
+        let key = watched.key();
+        let body = json!({
+            "metadata": {"uid": watched.uid(), "resourceVersion": pass.version},
+            "status": change,
+        });
+        let request = Request::new(own_path(&key));
+        let request = request.patch_subresource("status", &key.name, &patch_params(), &Patch::Merge(&body));
+        match self.send(pass, what, request).await {
+            Err(error) if matches!(error.code(), Some(404 | 409)) => {
+                Err(Error::Changed { what: what.to_owned() })
+            }
+            answer => {
+                self.wrote_version(pass, &answer?);
+                Ok(true)
+            }
+        }
+    }
+
+    fn may_write(&self, what: &str) -> Result<(), Error> {
+        if (self.settings.may_write)() { Ok(()) } else { Err(Error::NotHolder { what: what.to_owned() }) }
+    }
+
+    fn wrote_version(&self, pass: &mut Pass<'_>, answer: &Answer) {
+        let version = answer.metadata.resource_version.clone().unwrap_or_default();
+        self.wrote(&pass.watched.key(), &version);
+        pass.version = version;
+    }
+
+    async fn send(
+        &self,
+        pass: &mut Pass<'_>,
+        what: &str,
+        request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Answer, Error> {
+        let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
+        let _permit = self.gate.enter(pass.rank()).await;
+        self.may_write(what)?;
+        match call(what, self.client.request::<Answer>(request)).await {
+            // Of a write that names a version or an identity: somebody else wrote meanwhile.
+            Err(error) if error.code() == Some(409) && !what.starts_with("create") => {
+                Err(Error::Changed { what: what.to_owned() })
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// What is read of the answer to a write.
+#[derive(Deserialize)]
+struct Answer {
+    #[serde(default)]
+    metadata: AnswerMeta,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct AnswerMeta {
+    resource_version: Option<String>,
+}
+
+/// A provider object, with its spec as the user sent it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct NewObject<'a> {
+    api_version: String,
+    kind: &'a str,
+    metadata: Value,
+    spec: &'a RawValue,
+}
+
+/// A JSON patch of the Node of this name.
+struct NodePatch(Vec<Value>, String);
+
+impl NodePatch {
+    /// Of this very Node, not of one that has its name now.
+    fn of(node: &NodeId) -> Self {
+        let mut patch = Self(Vec::new(), node.name.clone());
+        patch.test("/metadata/uid", &json!(node.uid));
+        patch
+    }
+
+    fn test(&mut self, path: &str, value: &Value) {
+        self.0.push(json!({"op": "test", "path": path, "value": value}));
+    }
+
+    fn add(&mut self, path: &str, value: &Value) {
+        self.0.push(json!({"op": "add", "path": path, "value": value}));
+    }
+
+    /// Sets or removes an annotation that must still be what it was.
+    fn annotate(&mut self, node: &NodeItem, name: &str, before: Option<&str>, after: Option<&str>) {
+        let path = format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"));
+        match (node.annotated, after) {
+            (false, None) => {}
+            (false, Some(after)) => {
+                self.test("/metadata/annotations", &Value::Null);
+                self.add("/metadata/annotations", &json!({name: after}));
+            }
+            (true, after) => {
+                self.test(&path, &before.map_or(Value::Null, |before| json!(before)));
+                match after {
+                    Some(after) => self.add(&path, &json!(after)),
+                    None if before.is_some() => self.0.push(json!({"op": "remove", "path": path})),
+                    None => {}
+                }
+            }
+        }
+    }
+}
+
+fn own_path(key: &Key) -> String {
+    format!("/apis/5spot.finos.org/v1alpha1/namespaces/{}/scheduledmachines", key.namespace)
+}
+
+fn patch_params() -> PatchParams {
+    PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
+}
+
+fn part_word(part: Part) -> &'static str {
+    match part {
+        Part::Bootstrap => "bootstrap object",
+        Part::Infrastructure => "infrastructure object",
+        Part::Machine => "Machine",
+    }
+}
+
+/// What must be merged into one status to get the other; `None` if they are the same.
+fn change(before: Option<&ScheduledMachineStatus>, after: &ScheduledMachineStatus) -> Option<Value> {
+    if before == Some(after) {
+        return None;
+    }
+    let as_object = |status: Option<&ScheduledMachineStatus>| {
+        let value = serde_json::to_value(status).unwrap_or_default();
+        value.as_object().cloned().unwrap_or_default()
+    };
+    let (before, after) = (as_object(before), as_object(Some(after)));
+    let mut change = serde_json::Map::new();
+    for (key, value) in &after {
+        if before.get(key) != Some(value) {
+            change.insert(key.clone(), value.clone());
+        }
+    }
+    // Members of an object that is merged stay unless they are named.
+    for (key, old) in &before {
+        let Some(new) = after.get(key) else {
+            change.insert(key.clone(), Value::Null);
+            continue;
+        };
+        if let (Some(old), Some(Value::Object(new))) =
+            (old.as_object(), change.get_mut(key).filter(|_| new.is_object()))
+        {
+            for member in old.keys() {
+                new.entry(member.clone()).or_insert(Value::Null);
+            }
+        }
+    }
+    (!change.is_empty()).then_some(Value::Object(change))
+}

@@ -1,0 +1,361 @@
+//! What the controller holds of the world: the watches, the clients, and who must hear of what.
+
+use crate::cache::{Cache, Health, Key, Source};
+use crate::capi::{CapiVersion, ClusterItem, GROUP, MachineItem};
+use crate::event::Reporter;
+use crate::gate::Gate;
+use crate::kinds::{Kinds, Place};
+use crate::parts::PartItem;
+use crate::watched::Watched;
+use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
+use fivespot_api::names::kubeconfig_secret;
+use fivespot_core::intent::ObjectType;
+use fivespot_core::lifecycle::Patience;
+use kube::Client;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How often it is asked whether Cluster API is served, while it is not.
+const CAPI_MISSING: Duration = Duration::from_secs(15);
+
+/// Whether this process may write now.
+pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// How the shell behaves.
+#[derive(Clone)]
+pub struct Settings {
+    /// The version of Cluster API to speak; without one, the best that is served.
+    pub capi_version: Option<CapiVersion>,
+    /// How long deletions wait.
+    pub patience: Patience,
+    /// Number of this instance.
+    pub instance: i64,
+    /// Who reports events.
+    pub reporter: Reporter,
+    /// Asked before every single write.
+    pub may_write: MayWrite,
+}
+
+/// Why a ScheduledMachine should be looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Something around it changed.
+    World,
+    /// The object shows what we wrote ourselves.
+    Own,
+}
+
+type Notify = Arc<dyn Fn(&Key, Change) + Send + Sync>;
+
+/// Everything between decisions and API servers.
+pub struct Shell {
+    pub(crate) client: Client,
+    pub(crate) settings: Settings,
+    pub(crate) gate: Gate,
+    pub(crate) kinds: Kinds,
+    pub(crate) workloads: Workloads,
+    pub(crate) machines: Cache<MachineItem>,
+    pub(crate) clusters: Cache<ClusterItem>,
+    objects: Cache<Watched>,
+    capi: watch::Sender<Capi>,
+    providers: Mutex<HashMap<(String, String), Provider>>,
+    interest: Mutex<HashMap<(ClusterId, String), Key>>,
+    written: Mutex<HashMap<Key, String>>,
+    notify: Notify,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// Whether Cluster API is served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Capi {
+    /// Nobody has answered yet.
+    Unknown,
+    /// It is not.
+    Missing,
+    /// It is, in this version.
+    Served(CapiVersion, Place, Place),
+}
+
+/// The watch of one kind of provider objects.
+struct Provider {
+    cache: Cache<PartItem>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let tasks = self.tasks.get_mut().unwrap_or_else(PoisonError::into_inner);
+        tasks.iter().for_each(JoinHandle::abort);
+        let providers = self.providers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for provider in providers.values() {
+            provider.task.abort();
+        }
+    }
+}
+
+impl Shell {
+    /// Begins to watch. `notify` hears of every ScheduledMachine that should be looked at.
+    pub fn start(
+        client: Client,
+        settings: Settings,
+        notify: impl Fn(&Key, Change) + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let notify: Notify = Arc::new(notify);
+        let shell = Arc::new_cyclic(|shell: &Weak<Self>| {
+            let (of_node, of_cluster) = (Weak::clone(shell), Weak::clone(shell));
+            let node_changed = move |cluster: &ClusterId, node: &str| {
+                if let Some(shell) = of_node.upgrade() {
+                    shell.node_changed(cluster, node);
+                }
+            };
+            let cluster_changed = move |cluster: &ClusterId| {
+                if let Some(shell) = of_cluster.upgrade() {
+                    shell.workload_changed(cluster);
+                }
+            };
+            let workloads = Workloads::new(client.clone(), Arc::new(node_changed), Arc::new(cluster_changed));
+            Self {
+                client,
+                settings,
+                gate: Gate::default(),
+                kinds: Kinds::default(),
+                workloads,
+                machines: Cache::new("machines"),
+                clusters: Cache::new("clusters"),
+                objects: Cache::new("scheduledmachines"),
+                capi: watch::Sender::new(Capi::Unknown),
+                providers: Mutex::default(),
+                interest: Mutex::default(),
+                written: Mutex::default(),
+                notify,
+                tasks: Mutex::default(),
+            }
+        });
+        let tasks = vec![
+            tokio::spawn(follow_objects(Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone())),
+            tokio::spawn(follow_capi(Arc::downgrade(&shell))),
+        ];
+        *shell.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
+        shell
+    }
+
+    /// A ScheduledMachine.
+    pub fn get(&self, key: &Key) -> Option<Arc<Watched>> {
+        self.objects.get(key)
+    }
+
+    /// All ScheduledMachines.
+    pub fn all(&self) -> Vec<(Key, Arc<Watched>)> {
+        self.objects.all()
+    }
+
+    /// Returns when enough is known to decide anything.
+    pub async fn ready(&self) {
+        self.objects.synced().await;
+        let mut capi = self.capi.subscribe();
+        // The sender lives in `self`, so the wait cannot fail.
+        let known = capi.wait_for(|capi| *capi != Capi::Unknown).await.map(|capi| capi.clone());
+        if let Ok(Capi::Served(..)) = known {
+            self.machines.synced().await;
+            self.clusters.synced().await;
+        }
+    }
+
+    /// How the watches are doing that every decision rests on.
+    pub fn health(&self) -> Vec<(String, Health)> {
+        let mut all = vec![(self.objects.what().to_owned(), self.objects.health())];
+        if let Capi::Served(..) = self.capi() {
+            all.push((self.machines.what().to_owned(), self.machines.health()));
+            all.push((self.clusters.what().to_owned(), self.clusters.health()));
+        }
+        all
+    }
+
+    pub(crate) fn capi(&self) -> Capi {
+        self.capi.borrow().clone()
+    }
+
+    /// Remembers what we wrote, to know our own hand when it comes back by the watch.
+    pub(crate) fn wrote(&self, key: &Key, version: &str) {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert(key.clone(), version.to_owned());
+    }
+
+    fn object_changed(&self, key: &Key) {
+        let Some(watched) = self.objects.get(key) else {
+            self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
+            interest.retain(|_, other| other != key);
+            drop(interest);
+            self.forget_unused();
+            (self.notify)(key, Change::World);
+            return;
+        };
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_own = written.get(key) == watched.machine.metadata.resource_version.as_ref();
+        drop(written);
+        (self.notify)(key, if is_own { Change::Own } else { Change::World });
+    }
+
+    /// Workload clusters of which no ScheduledMachine is left are let go.
+    fn forget_unused(&self) {
+        let used: Vec<SecretId> =
+            self.objects.all().iter().map(|(_, watched)| wanted(watched).secret).collect();
+        self.workloads.keep_only(|id| used.contains(id));
+    }
+
+    fn cluster_changed(&self, cluster: &Key) {
+        let in_it = |key: &Key, watched: &Watched| {
+            key.namespace == cluster.namespace && watched.machine.spec.cluster_name == cluster.name
+        };
+        self.objects.keys(in_it).iter().for_each(|key| (self.notify)(key, Change::World));
+    }
+
+    fn node_changed(&self, cluster: &ClusterId, node: &str) {
+        let interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = interest.get(&(cluster.clone(), node.to_owned())).cloned();
+        drop(interest);
+        if let Some(key) = key {
+            (self.notify)(&key, Change::World);
+        }
+    }
+
+    fn workload_changed(&self, cluster: &ClusterId) {
+        let in_it = |_: &Key, watched: &Watched| match cluster {
+            ClusterId::Management => wanted(watched).may_fall_back,
+            ClusterId::Secret(secret) => wanted(watched).secret == *secret,
+        };
+        self.objects.keys(in_it).iter().for_each(|key| (self.notify)(key, Change::World));
+    }
+
+    /// A change of this Node is a change for this ScheduledMachine.
+    pub(crate) fn care_for(&self, cluster: &ClusterId, node: &str, key: &Key) {
+        let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
+        interest.insert((cluster.clone(), node.to_owned()), key.clone());
+    }
+
+    /// The watch of a kind of provider objects; begun when the kind is first asked for.
+    pub(crate) fn provider(&self, kind: &ObjectType, place: &Place) -> Cache<PartItem> {
+        let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = (kind.group.clone(), kind.kind.clone());
+        if let Some(provider) = providers.get(&id).filter(|provider| !provider.task.is_finished()) {
+            return provider.cache.clone();
+        }
+        let cache = Cache::new(format!("{}.{}", kind.kind, kind.group));
+        let source =
+            Source { client: self.client.clone(), path: place.path(None), fields: None, metadata_only: true };
+        let task = {
+            let (cache, notify) = (cache.clone(), Arc::clone(&self.notify));
+            tokio::spawn(async move { cache.follow(source, |key| notify(key, Change::World)).await })
+        };
+        providers.insert(id, Provider { cache: cache.clone(), task });
+        cache
+    }
+}
+
+/// Where the kubeconfig of a ScheduledMachine's workload cluster should be.
+pub(crate) fn wanted(watched: &Watched) -> Wanted {
+    let spec = &watched.machine.spec;
+    let namespace = watched.machine.metadata.namespace.clone().unwrap_or_default();
+    match &spec.kubeconfig_secret_ref {
+        Some(secret) => Wanted {
+            secret: SecretId { namespace, name: secret.name.clone(), key: secret.key.clone() },
+            may_fall_back: false,
+        },
+        None => Wanted {
+            secret: SecretId {
+                namespace,
+                name: kubeconfig_secret(&spec.cluster_name),
+                key: fivespot_api::DEFAULT_KUBECONFIG_KEY.to_owned(),
+            },
+            may_fall_back: !watched.machine.has_seen_secret(),
+        },
+    }
+}
+
+async fn follow_objects(shell: Weak<Shell>, client: Client, objects: Cache<Watched>) {
+    let path = "/apis/5spot.finos.org/v1alpha1/scheduledmachines".to_owned();
+    let source = Source { client, path, fields: None, metadata_only: false };
+    let changed = |key: &Key| {
+        if let Some(shell) = shell.upgrade() {
+            shell.object_changed(key);
+        }
+    };
+    loop {
+        objects.follow(source.clone(), changed).await;
+        // Our own kind is not served: the CRD is not installed yet.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+/// Finds out which version of Cluster API is served and watches it, until it is not served any more.
+async fn follow_capi(weak: Weak<Shell>) {
+    loop {
+        let Some(shell) = weak.upgrade() else { return };
+        let found = find_capi(&shell).await;
+        match &found {
+            Ok(capi) => {
+                let changed = shell.capi.send_replace(capi.clone()) != *capi;
+                if changed {
+                    let notify = |(key, _): &(Key, Arc<Watched>)| (shell.notify)(key, Change::World);
+                    shell.all().iter().for_each(notify);
+                }
+            }
+            Err(error) => tracing::warn!(%error, "cannot tell which version of Cluster API is served"),
+        }
+        let Ok(Capi::Served(version, machines, clusters)) = found else {
+            drop(shell);
+            tokio::time::sleep(CAPI_MISSING).await;
+            continue;
+        };
+        tracing::info!(version = version.word(), "watching Cluster API");
+        // All Machines, not only those with our label: one that is not ours may have a name we need.
+        let source = |place: &Place| Source {
+            client: shell.client.clone(),
+            path: place.path(None),
+            fields: None,
+            metadata_only: false,
+        };
+        let (of_machines, of_clusters) = (source(&machines), source(&clusters));
+        let (machines, clusters) = (shell.machines.clone(), shell.clusters.clone());
+        let notify = Arc::clone(&shell.notify);
+        drop(shell);
+        let cluster_changed = |key: &Key| {
+            if let Some(shell) = weak.upgrade() {
+                shell.cluster_changed(key);
+            }
+        };
+        tokio::select! {
+            () = machines.follow(of_machines, |key| notify(key, Change::World)) => {}
+            () = clusters.follow(of_clusters, cluster_changed) => {}
+        }
+        tracing::warn!(version = version.word(), "Cluster API is not served in this version any more");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+}
+
+async fn find_capi(shell: &Shell) -> Result<Capi, crate::Error> {
+    let versions = match shell.settings.capi_version {
+        Some(version) => vec![version],
+        None => CapiVersion::ALL.to_vec(),
+    };
+    for version in versions {
+        let kind = |kind: &str| ObjectType {
+            group: GROUP.to_owned(),
+            version: version.word().to_owned(),
+            kind: kind.to_owned(),
+        };
+        let machine = shell.kinds.find(&shell.client, &kind("Machine")).await?;
+        let cluster = shell.kinds.find(&shell.client, &kind("Cluster")).await?;
+        if let (Some(machine), Some(cluster)) = (machine, cluster)
+            && machine.version == version.word()
+            && cluster.version == version.word()
+        {
+            return Ok(Capi::Served(version, machine, cluster));
+        }
+    }
+    Ok(Capi::Missing)
+}

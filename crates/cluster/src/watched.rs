@@ -1,0 +1,151 @@
+//! A ScheduledMachine as the controller keeps it: the embedded specs stay the text they were sent as.
+//!
+//! They are passed on unread and unchanged, whatever they hold: a number no float can hold, or a structure so deep
+//! that a reader of JSON gives up. Only the rest of the object is read.
+
+use crate::cache::{Item, Key};
+use fivespot_api::ScheduledMachine;
+use fivespot_core::lifecycle::Part;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A ScheduledMachine whose embedded specs have not been read.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// The object, with embedded specs that are empty.
+    pub machine: ScheduledMachine,
+    bootstrap: Box<RawValue>,
+    infrastructure: Box<RawValue>,
+}
+
+impl Watched {
+    /// Namespace and name.
+    pub fn key(&self) -> Key {
+        let metadata = &self.machine.metadata;
+        Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+    }
+
+    /// Identity.
+    pub fn uid(&self) -> &str {
+        self.machine.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// The embedded spec of a part, as it was sent.
+    pub(crate) fn embedded(&self, part: Part) -> Option<&RawValue> {
+        match part {
+            Part::Bootstrap => Some(&self.bootstrap),
+            Part::Infrastructure => Some(&self.infrastructure),
+            Part::Machine => None,
+        }
+    }
+}
+
+impl PartialEq for Watched {
+    /// A version of an object has one content.
+    fn eq(&self, other: &Self) -> bool {
+        let identity =
+            |it: &Self| (it.machine.metadata.uid.clone(), it.machine.metadata.resource_version.clone());
+        identity(self) == identity(other)
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Shadow<'a> {
+    #[serde(borrow)]
+    spec: ShadowSpec<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct ShadowSpec<'a> {
+    #[serde(borrow)]
+    bootstrap_spec: ShadowObject<'a>,
+    #[serde(borrow)]
+    infrastructure_spec: ShadowObject<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ShadowObject<'a> {
+    #[serde(borrow)]
+    spec: Option<&'a RawValue>,
+}
+
+impl Item for Watched {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let text = raw.get();
+        let shadow: Shadow<'_> = serde_json::from_str(text)?;
+        let specs = [shadow.spec.bootstrap_spec.spec, shadow.spec.infrastructure_spec.spec];
+        let mut machine: ScheduledMachine = serde_json::from_str(&without(text, specs))?;
+        machine.metadata.managed_fields = None;
+        let keep = |spec: Option<&RawValue>| match spec {
+            Some(spec) => Ok(spec.to_owned()),
+            None => RawValue::from_string("{}".to_owned()),
+        };
+        let watched = Self { machine, bootstrap: keep(specs[0])?, infrastructure: keep(specs[1])? };
+        Ok((watched.key(), watched))
+    }
+}
+
+/// The text with empty objects in the place of parts of it.
+fn without(text: &str, parts: [Option<&RawValue>; 2]) -> String {
+    // A part is borrowed from the text, so its place is the distance between the two.
+    let place = |part: &RawValue| {
+        let start = (part.get().as_ptr().addr()).wrapping_sub(text.as_ptr().addr());
+        (start, start + part.get().len())
+    };
+    let mut places: Vec<(usize, usize)> = parts.into_iter().flatten().map(place).collect();
+    places.sort_unstable();
+    let mut rest = String::with_capacity(text.len());
+    let mut from = 0;
+    for (start, end) in places {
+        rest.push_str(text.get(from..start).unwrap_or_default());
+        rest.push_str("{}");
+        from = end;
+    }
+    rest.push_str(text.get(from..).unwrap_or_default());
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bootstrap: &str) -> Watched {
+        let text = format!(
+            r#"{{"apiVersion":"5spot.finos.org/v1alpha1","kind":"ScheduledMachine",
+            "metadata":{{"name":"a","namespace":"b","uid":"u","managedFields":[{{"manager":"x"}}]}},
+            "spec":{{"infrastructureSpec":{{"spec":{{"address":"10.0.0.1"}},"kind":"RemoteMachine"}},"killSwitch":true,
+            "bootstrapSpec":{{"kind":"K0sWorkerConfig","spec":{bootstrap}}}}}}}"#
+        );
+        Watched::read(&RawValue::from_string(text).unwrap()).unwrap().1
+    }
+
+    #[test]
+    fn an_embedded_spec_stays_the_text_it_was() {
+        let odd = r#"{"n": 123456789012345678901234567890.10, "s": "\u00e9", "a":  [1]}"#;
+        let watched = read(odd);
+        assert_eq!(watched.embedded(Part::Bootstrap).unwrap().get(), odd);
+        assert_eq!(watched.embedded(Part::Infrastructure).unwrap().get(), r#"{"address":"10.0.0.1"}"#);
+        assert_eq!(watched.machine.spec.bootstrap_spec.kind, "K0sWorkerConfig");
+        assert_eq!(watched.machine.spec.infrastructure_spec.kind, "RemoteMachine");
+        assert_eq!(watched.machine.metadata.managed_fields, None);
+    }
+
+    #[test]
+    fn an_embedded_spec_may_be_deeper_than_a_reader_of_json_goes() {
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(5000), "]".repeat(5000));
+        let watched = read(&deep);
+        assert!(watched.machine.spec.kill_switch, "orders are read whatever the rest is");
+        assert_eq!(watched.embedded(Part::Bootstrap).unwrap().get(), deep);
+    }
+
+    #[test]
+    fn specs_that_are_missing_are_empty() {
+        let text = r#"{"metadata":{"name":"a","namespace":"b"},"spec":{}}"#;
+        let (key, watched) = Watched::read(&RawValue::from_string(text.to_owned()).unwrap()).unwrap();
+        assert_eq!(key, Key::new("b", "a"));
+        assert_eq!(watched.embedded(Part::Bootstrap).unwrap().get(), "{}");
+    }
+}

@@ -1,0 +1,351 @@
+//! Workload clusters: one client and one watch of Nodes for each, shared by all machines of that cluster.
+//!
+//! A cluster is reached through the kubeconfig in a Secret. The Secret is watched; a new kubeconfig makes a new client
+//! and a new watch, without a restart. A cluster that does not answer holds up nobody but its own machines.
+
+use crate::cache::{Cache, Item, Key, Source};
+use crate::client::connect;
+use crate::node::NodeItem;
+use crate::parts::{MetaOnly, key_of};
+use fivespot_api::names::CONTROLLER;
+use fivespot_core::observed::{Access, Unreachable, UnreachableReason};
+use k8s_openapi::ByteString;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// How long an answer about a Secret that nobody asked for yet is awaited.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+
+/// Where the kubeconfig of a cluster is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct SecretId {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    pub(crate) key: String,
+}
+
+/// A cluster: the management cluster itself, or the one behind a Secret.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum ClusterId {
+    Management,
+    Secret(SecretId),
+}
+
+/// How a ScheduledMachine wants its workload cluster to be found.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) secret: SecretId,
+    /// Whether the management cluster may take the place of a Secret that does not exist.
+    pub(crate) may_fall_back: bool,
+}
+
+/// A cluster that can be reached.
+#[derive(Clone)]
+pub(crate) struct Reached {
+    pub(crate) id: ClusterId,
+    pub(crate) access: Access,
+    pub(crate) client: Client,
+    pub(crate) nodes: Cache<NodeItem>,
+}
+
+type NodeChanged = Arc<dyn Fn(&ClusterId, &str) + Send + Sync>;
+type ClusterChanged = Arc<dyn Fn(&ClusterId) + Send + Sync>;
+
+/// All workload clusters in use.
+pub(crate) struct Workloads {
+    management: Client,
+    node_changed: NodeChanged,
+    cluster_changed: ClusterChanged,
+    own: Mutex<Option<Arc<Link>>>,
+    links: Mutex<HashMap<SecretId, Arc<Gate>>>,
+}
+
+/// One Secret and what it leads to.
+struct Gate {
+    secret: Cache<SecretItem>,
+    state: watch::Receiver<State>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// One client and its watch of Nodes.
+struct Link {
+    client: Client,
+    nodes: Cache<NodeItem>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+#[derive(Clone)]
+enum State {
+    /// Nobody knows yet.
+    Unknown,
+    /// There is no such Secret.
+    Absent,
+    /// It does not hold a kubeconfig.
+    Invalid(String),
+    /// It does.
+    Linked(Arc<Link>),
+}
+
+impl Workloads {
+    pub(crate) fn new(
+        management: Client,
+        node_changed: NodeChanged,
+        cluster_changed: ClusterChanged,
+    ) -> Self {
+        Self { management, node_changed, cluster_changed, own: Mutex::default(), links: Mutex::default() }
+    }
+
+    /// Reaches a cluster, or says why that cannot be done. Waits a moment for a cluster that is asked for the first
+    /// time, and never afterwards.
+    pub(crate) async fn reach(&self, wanted: &Wanted) -> Result<Reached, Unreachable> {
+        let access = self.access(&wanted.secret);
+        let mut state = access.state.clone();
+        let known = |state: &State| !matches!(state, State::Unknown);
+        let first = async {
+            tokio::select! {
+                _ = state.wait_for(known) => {}
+                () = access.secret.tried() => {}
+            }
+        };
+        let _ = tokio::time::timeout(FIRST_LOOK, first).await;
+        let SecretId { namespace, name, key } = &wanted.secret;
+        let failed =
+            |reason, message: String| Err(Unreachable { by_secret: !wanted.may_fall_back, reason, message });
+        let state = access.state.borrow().clone();
+        match state {
+            State::Linked(link) => {
+                self.linked(ClusterId::Secret(wanted.secret.clone()), Access::Secret, &link).await
+            }
+            State::Absent if wanted.may_fall_back => {
+                let link = self.own_link();
+                self.linked(ClusterId::Management, Access::Management, &link).await
+            }
+            State::Absent => failed(
+                UnreachableReason::SecretNotFound,
+                format!("Secret {namespace}/{name}, which holds its kubeconfig, is not there"),
+            ),
+            State::Invalid(why) => Err(Unreachable {
+                by_secret: true,
+                reason: UnreachableReason::SecretInvalid,
+                message: format!("key {key} of Secret {namespace}/{name} is not a kubeconfig: {why}"),
+            }),
+            State::Unknown => match access.secret.health().failure {
+                Some(failure) if failure.code == Some(403) => failed(
+                    UnreachableReason::SecretForbidden,
+                    format!("Secret {namespace}/{name} may not be read: {}", failure.message),
+                ),
+                Some(failure) => failed(
+                    UnreachableReason::ConnectionFailed,
+                    format!("Secret {namespace}/{name} cannot be read: {}", failure.message),
+                ),
+                None => failed(
+                    UnreachableReason::ConnectionFailed,
+                    format!("Secret {namespace}/{name} was not read in time"),
+                ),
+            },
+        }
+    }
+
+    async fn linked(&self, id: ClusterId, access: Access, link: &Link) -> Result<Reached, Unreachable> {
+        let _ = tokio::time::timeout(FIRST_LOOK, link.nodes.tried()).await;
+        let health = link.nodes.health();
+        if health.synced && health.failure.is_none() {
+            let (client, nodes) = (link.client.clone(), link.nodes.clone());
+            return Ok(Reached { id, access, client, nodes });
+        }
+        let why = health.failure.map_or("its Nodes were not listed in time".to_owned(), |it| it.message);
+        let by_secret = access == Access::Secret;
+        Err(Unreachable { by_secret, reason: UnreachableReason::ConnectionFailed, message: why })
+    }
+
+    /// Forgets clusters that nobody uses any more.
+    pub(crate) fn keep_only(&self, used: impl Fn(&SecretId) -> bool) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| used(id));
+    }
+
+    fn own_link(&self) -> Arc<Link> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || Arc::new(self.link(ClusterId::Management, self.management.clone()));
+        Arc::clone(own.get_or_insert_with(make))
+    }
+
+    fn link(&self, id: ClusterId, client: Client) -> Link {
+        link(id, client, &self.node_changed, &self.cluster_changed)
+    }
+
+    fn access(&self, id: &SecretId) -> Arc<Gate> {
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        let access = links.entry(id.clone()).or_insert_with(|| Arc::new(self.open(id)));
+        Arc::clone(access)
+    }
+
+    /// Begins to watch a Secret and to follow where it leads.
+    fn open(&self, id: &SecretId) -> Gate {
+        let secret = Cache::<SecretItem>::new(format!("secret {}/{}", id.namespace, id.name));
+        let source = Source {
+            client: self.management.clone(),
+            path: format!("/api/v1/namespaces/{}/secrets", id.namespace),
+            fields: Some(format!("metadata.name={}", id.name)),
+            metadata_only: false,
+        };
+        let (signal, mut changes) = watch::channel(());
+        let follow = {
+            let secret = secret.clone();
+            tokio::spawn(async move {
+                loop {
+                    secret.follow(source.clone(), |_| signal.send_replace(())).await;
+                    tokio::time::sleep(FIRST_LOOK).await;
+                }
+            })
+        };
+        let (sender, state) = watch::channel(State::Unknown);
+        let lead = {
+            let (secret, id) = (secret.clone(), id.clone());
+            let (node_changed, cluster_changed) =
+                (Arc::clone(&self.node_changed), Arc::clone(&self.cluster_changed));
+            tokio::spawn(async move {
+                secret.synced().await;
+                let mut last = None;
+                loop {
+                    let item = secret.get(&Key::new(&id.namespace, &id.name));
+                    let text = item.as_ref().map(|item| item.data.get(&id.key).cloned());
+                    if last.as_ref() != Some(&text) {
+                        let next = lead_to(text.as_ref(), &id, &node_changed, &cluster_changed).await;
+                        sender.send_replace(next);
+                        last = Some(text);
+                        cluster_changed(&ClusterId::Secret(id.clone()));
+                    }
+                    if changes.changed().await.is_err() {
+                        return;
+                    }
+                }
+            })
+        };
+        Gate { secret, state, tasks: vec![follow, lead] }
+    }
+}
+
+/// Where the text of a Secret leads.
+async fn lead_to(
+    text: Option<&Option<ByteString>>,
+    id: &SecretId,
+    node_changed: &NodeChanged,
+    cluster_changed: &ClusterChanged,
+) -> State {
+    match text {
+        None => State::Absent,
+        Some(None) => State::Invalid("there is no such key".to_owned()),
+        Some(Some(ByteString(bytes))) => match client_of(bytes).await {
+            Ok(client) => {
+                let id = ClusterId::Secret(id.clone());
+                State::Linked(Arc::new(link(id, client, node_changed, cluster_changed)))
+            }
+            Err(why) => State::Invalid(why),
+        },
+    }
+}
+
+/// A kubeconfig from a Secret must carry all it needs. One that names a program or a file of ours is refused: whoever
+/// may write the Secret could otherwise have anything run or read in our place.
+async fn client_of(kubeconfig: &[u8]) -> Result<Client, String> {
+    let text = std::str::from_utf8(kubeconfig).map_err(|_| "it is not text".to_owned())?;
+    let kubeconfig: Kubeconfig = serde_saphyr::from_str(text).map_err(|_| "it cannot be read".to_owned())?;
+    for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
+        let files = [&user.client_certificate, &user.client_key, &user.token_file];
+        if user.exec.is_some() || user.auth_provider.is_some() || files.into_iter().any(Option::is_some) {
+            return Err("it names a program or a file; write the credentials into it".to_owned());
+        }
+    }
+    let clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
+    if clusters.into_iter().any(|cluster| cluster.certificate_authority.is_some()) {
+        return Err("it names a file; write the certificate into it".to_owned());
+    }
+    let options = KubeConfigOptions::default();
+    let mut config =
+        Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
+    // Where this process runs says nothing about the way to another cluster.
+    config.proxy_url = None;
+    connect(&config, CONTROLLER).map_err(|error| error.to_string())
+}
+
+fn link(id: ClusterId, client: Client, node_changed: &NodeChanged, cluster_changed: &ClusterChanged) -> Link {
+    let what = match &id {
+        ClusterId::Management => "nodes of the management cluster".to_owned(),
+        ClusterId::Secret(secret) => format!("nodes behind secret {}/{}", secret.namespace, secret.name),
+    };
+    let nodes = Cache::new(what);
+    let source = Source {
+        client: client.clone(),
+        path: "/api/v1/nodes".to_owned(),
+        fields: None,
+        metadata_only: false,
+    };
+    let task = {
+        let (nodes, node_changed, cluster_changed) =
+            (nodes.clone(), Arc::clone(node_changed), Arc::clone(cluster_changed));
+        tokio::spawn(async move {
+            let mut health = nodes.subscribe();
+            let follow = async {
+                loop {
+                    nodes.follow(source.clone(), |key| node_changed(&id, &key.name)).await;
+                    tokio::time::sleep(FIRST_LOOK).await;
+                }
+            };
+            // That a cluster is lost or found again is news for every machine in it.
+            let tell = async {
+                let mut was_well = true;
+                loop {
+                    let is_well = health.borrow_and_update().failure.is_none();
+                    if is_well != was_well {
+                        cluster_changed(&id);
+                        was_well = is_well;
+                    }
+                    if health.changed().await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::join!(follow, tell);
+        })
+    };
+    Link { client, nodes, task }
+}
+
+/// What is kept of a Secret.
+#[derive(PartialEq)]
+struct SecretItem {
+    data: BTreeMap<String, ByteString>,
+}
+
+#[derive(Deserialize)]
+struct RawSecret {
+    #[serde(default)]
+    data: Option<BTreeMap<String, ByteString>>,
+}
+
+impl Item for SecretItem {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
+        let RawSecret { data } = serde_json::from_str(raw.get())?;
+        Ok((key_of(&metadata), Self { data: data.unwrap_or_default() }))
+    }
+}

@@ -1,0 +1,102 @@
+//! What is counted.
+
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ByResult {
+    pub(crate) result: PassResult,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum PassResult {
+    #[expect(non_camel_case_types, reason = "the label's value is the variant's name")]
+    unchanged,
+    #[expect(non_camel_case_types, reason = "the label's value is the variant's name")]
+    acted,
+    #[expect(non_camel_case_types, reason = "the label's value is the variant's name")]
+    error,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ByError {
+    pub(crate) error_type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ByPhase {
+    pub(crate) phase: &'static str,
+}
+
+/// Everything that is counted.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    pub(crate) passes: Family<ByResult, Counter>,
+    pub(crate) duration: Histogram,
+    pub(crate) errors: Family<ByError, Counter>,
+    pub(crate) machines: Family<ByPhase, Gauge>,
+    pub(crate) lateness: Histogram,
+    pub(crate) drains: Histogram,
+    pub(crate) ejects: Histogram,
+    pub(crate) finalizers_forced: Counter,
+}
+
+impl Metrics {
+    /// Registers everything under `fivespot_`.
+    pub(crate) fn new(registry: &mut Registry) -> Self {
+        let short = || Histogram::new(exponential_buckets(0.001, 2.0, 14));
+        let long = || Histogram::new(exponential_buckets(0.05, 2.0, 16));
+        let metrics = Self {
+            passes: Family::default(),
+            duration: short(),
+            errors: Family::default(),
+            machines: Family::default(),
+            lateness: long(),
+            drains: long(),
+            ejects: long(),
+            finalizers_forced: Counter::default(),
+        };
+        let registry = registry.sub_registry_with_prefix("fivespot");
+        registry.register(
+            "reconciliations",
+            "Passes over a ScheduledMachine, by result",
+            metrics.passes.clone(),
+        );
+        registry.register_with_unit(
+            "reconciliation_duration",
+            "Duration of a pass",
+            Unit::Seconds,
+            metrics.duration.clone(),
+        );
+        registry.register("errors", "Passes that failed, by kind of error", metrics.errors.clone());
+        registry.register("machines_by_phase", "ScheduledMachines in each phase", metrics.machines.clone());
+        registry.register_with_unit(
+            "transition_lateness",
+            "Time between the boundary of a window and the first pass that acts on it",
+            Unit::Seconds,
+            metrics.lateness.clone(),
+        );
+        registry.register_with_unit(
+            "drain_duration",
+            "Time from the beginning of a graceful exit to the deletion of the Machine",
+            Unit::Seconds,
+            metrics.drains.clone(),
+        );
+        registry.register_with_unit(
+            "eject_duration",
+            "Time from the beginning of an emergency exit to the deletion of the Machine",
+            Unit::Seconds,
+            metrics.ejects.clone(),
+        );
+        registry.register(
+            "finalizers_forced",
+            "Deletions that gave up on a Machine which would not go",
+            metrics.finalizers_forced.clone(),
+        );
+        metrics
+    }
+}

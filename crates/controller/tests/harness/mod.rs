@@ -1,0 +1,407 @@
+//! The real controller on a real control plane, and what a test does with them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests: the line that fails is the message"
+)]
+
+use fivespot_api::{ScheduledMachine, ScheduledMachineStatus};
+use fivespot_testenv::{Behaviour, ControlPlane, Core, Hosts, create_cluster};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+/// The Cluster that every test of a namespace uses.
+pub(crate) const CLUSTER: &str = "lab";
+
+/// A schedule that is always open, and one that opens on the next 29th of February.
+pub(crate) const OPEN: &str = "* * * * *";
+pub(crate) const CLOSED: &str = "59 23 29 2 *";
+
+/// How long anything may take that should happen soon.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn from_root(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// Installs `deploy/` on the management cluster, once for each process.
+pub(crate) fn install(plane: &ControlPlane) {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        let kubectl = |args: &[&str]| plane.kubectl(plane.management(), args, "").unwrap();
+        kubectl(&["apply", "--server-side", "-k", from_root("deploy").to_str().unwrap()]);
+        kubectl(&["apply", "-k", from_root("deploy/workload").to_str().unwrap()]);
+        // The controller of these tests is a process of this machine.
+        kubectl(&["-n", "5spot-system", "scale", "deployment", "5spot-controller", "--replicas=0"]);
+        kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
+    });
+}
+
+/// A controller process. It ends with this value, and with the process of the test in any case.
+pub(crate) struct Controller {
+    wrapper: Child,
+    folder: PathBuf,
+}
+
+/// Ends the controller when nobody holds the other end of its input any more.
+const WRAPPER: &str = r#"folder=$1; shift
+"$@" </dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
+cat >/dev/null; kill -9 "$!" 2>/dev/null; wait"#;
+
+impl Controller {
+    /// Starts it under the ServiceAccount that is shipped with it.
+    pub(crate) fn start(plane: &ControlPlane, name: &str, args: &[&str]) -> Self {
+        Self::start_with(plane, name, args, &[])
+    }
+
+    /// The same with environment variables.
+    pub(crate) fn start_with(plane: &ControlPlane, name: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
+        install(plane);
+        let folder = plane.management().kubeconfig_path().with_file_name(format!("controller-{name}"));
+        fs::create_dir_all(&folder).unwrap();
+        let _ = fs::remove_file(folder.join("pid"));
+        let _ = fs::remove_file(folder.join("log"));
+        let kubeconfig = folder.join("kubeconfig");
+        fs::write(&kubeconfig, service_account_kubeconfig(plane)).unwrap();
+        let wrapper = Command::new("sh")
+            .args(["-c", WRAPPER, "controller"])
+            .arg(&folder)
+            .arg(env!("CARGO_BIN_EXE_5spot-controller"))
+            .args(["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0"])
+            .args(["--pod-name", name, "--kubeconfig"])
+            .arg(&kubeconfig)
+            .args(args)
+            .envs(env.iter().copied())
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let controller = Self { wrapper, folder };
+        let began = Instant::now();
+        while !controller.log().contains("listening") {
+            assert!(began.elapsed() < PATIENCE, "the controller does not start:\n{}", controller.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        controller
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        fs::read_to_string(self.folder.join("pid")).unwrap().trim().parse().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.pid().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Whether the process still runs.
+    pub(crate) fn runs(&self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
+        !matches!(state, None | Some('Z' | 'X'))
+    }
+
+    /// What an HTTP path answers: status and text.
+    pub(crate) fn http(&self, path: &str) -> (u16, String) {
+        use std::io::{Read, Write};
+        let field = if path == "/metrics" { "metrics_port=" } else { "health_port=" };
+        let log = self.log();
+        let port = log.split(field).nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+        let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let status = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+        let body = text.split_once("\r\n\r\n").unwrap().1.to_owned();
+        (status, body)
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        drop(self.wrapper.stdin.take());
+        let _ = self.wrapper.wait();
+    }
+}
+
+/// A kubeconfig with a token of the controller's own account.
+pub(crate) fn service_account_kubeconfig(plane: &ControlPlane) -> String {
+    let kubectl = |args: &[&str]| plane.kubectl(plane.management(), args, "").unwrap();
+    let token = kubectl(&["-n", "5spot-system", "create", "token", "5spot-controller", "--duration=24h"]);
+    let admin = kubectl(&["config", "view", "--raw", "-o", "json"]);
+    let mut config: Value = serde_json::from_str(&admin).unwrap();
+    config["users"][0]["user"] = json!({"token": token.trim()});
+    config.to_string()
+}
+
+/// A namespace with a Cluster, its hosts, and access to everything.
+pub(crate) struct World {
+    pub(crate) plane: &'static ControlPlane,
+    pub(crate) management: Client,
+    pub(crate) workload: Client,
+    pub(crate) namespace: String,
+    pub(crate) hosts: Hosts,
+}
+
+impl World {
+    pub(crate) async fn new(plane: &'static ControlPlane, core: Core, stem: &str) -> Self {
+        install(plane);
+        let management = plane.management().client().await.unwrap();
+        let workload = plane.workload().client().await.unwrap();
+        let namespace = plane.management().fresh_namespace(&management, stem).await.unwrap();
+        let tenant = from_root("deploy/tenant");
+        let kubectl = ["apply", "-n", &namespace, "-k", tenant.to_str().unwrap()];
+        plane.kubectl(plane.management(), &kubectl, "").unwrap();
+        create_cluster(plane, &namespace, CLUSTER).await.unwrap();
+        let hosts = Hosts::start(plane, &namespace, core, Behaviour::default()).await.unwrap();
+        Self { plane, management, workload, namespace, hosts }
+    }
+
+    pub(crate) fn machines(&self) -> Api<ScheduledMachine> {
+        Api::namespaced(self.management.clone(), &self.namespace)
+    }
+
+    pub(crate) fn nodes(&self) -> Api<Node> {
+        Api::all(self.workload.clone())
+    }
+
+    /// Machines, bootstrap and infrastructure objects.
+    pub(crate) fn objects(&self, kind: &str) -> Api<DynamicObject> {
+        let group = match kind {
+            "K0sWorkerConfig" => "bootstrap.cluster.x-k8s.io",
+            "RemoteMachine" => "infrastructure.cluster.x-k8s.io",
+            _ => "cluster.x-k8s.io",
+        };
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1beta2", kind));
+        Api::namespaced_with(self.management.clone(), &self.namespace, &resource)
+    }
+
+    /// A ScheduledMachine with this schedule.
+    pub(crate) fn machine(&self, name: &str, cron: &str) -> Value {
+        json!({
+            "apiVersion": "5spot.finos.org/v1alpha1",
+            "kind": "ScheduledMachine",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {
+                "schedule": {"cron": cron},
+                "clusterName": CLUSTER,
+                "bootstrapSpec": {
+                    "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+                    "kind": "K0sWorkerConfig",
+                    "spec": {"version": "v1.34.1+k0s.0"},
+                },
+                "infrastructureSpec": {
+                    "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+                    "kind": "RemoteMachine",
+                    "spec": {"address": "192.0.2.1", "user": "k0s"},
+                },
+            },
+        })
+    }
+
+    /// Creates a ScheduledMachine with this schedule, changed by `change`.
+    pub(crate) async fn create(&self, name: &str, cron: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = self.machine(name, cron);
+        change(&mut object["spec"]);
+        let object = serde_json::from_value(object).unwrap();
+        self.machines().create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    pub(crate) async fn patch(&self, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.machines().patch(name, &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    pub(crate) async fn open(&self, name: &str) {
+        self.patch(name, json!({"spec": {"schedule": {"cron": OPEN}}})).await;
+    }
+
+    pub(crate) async fn close(&self, name: &str) {
+        self.patch(name, json!({"spec": {"schedule": {"cron": CLOSED}}})).await;
+    }
+
+    pub(crate) async fn status(&self, name: &str) -> ScheduledMachineStatus {
+        self.machines().get(name).await.unwrap().status.unwrap_or_default()
+    }
+
+    /// Waits until a ScheduledMachine is as wanted.
+    pub(crate) async fn until(
+        &self,
+        name: &str,
+        what: &str,
+        holds: impl Fn(&ScheduledMachine) -> bool,
+    ) -> ScheduledMachine {
+        let began = Instant::now();
+        loop {
+            let machine = self.machines().get(name).await.unwrap();
+            if holds(&machine) {
+                return machine;
+            }
+            if began.elapsed() > PATIENCE {
+                let status = serde_json::to_string_pretty(&machine.status).unwrap();
+                let hosts = self.hosts.last_error();
+                panic!(
+                    "{}/{name} is not {what} after {PATIENCE:?}: {status}\nhosts: {hosts:?}",
+                    self.namespace
+                );
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until a ScheduledMachine is in a phase, and its status speaks of its spec.
+    pub(crate) async fn until_phase(&self, name: &str, phase: &str) -> ScheduledMachine {
+        let there = |machine: &ScheduledMachine| {
+            let status = machine.status.clone().unwrap_or_default();
+            status.phase.as_deref() == Some(phase)
+                && status.observed_generation == machine.metadata.generation
+        };
+        self.until(name, phase, there).await
+    }
+
+    pub(crate) async fn until_gone<K>(&self, api: &Api<K>, name: &str)
+    where
+        K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+    {
+        let began = Instant::now();
+        while let Some(object) = api.get_opt(name).await.unwrap() {
+            assert!(began.elapsed() < PATIENCE, "{name} is still there: {:?}", object.meta());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(crate) async fn node(&self, name: &str) -> Node {
+        self.nodes().get(&self.hosts.node_name(name)).await.unwrap()
+    }
+
+    pub(crate) async fn patch_node(&self, name: &str, patch: Value) {
+        let patch = Patch::Merge(patch);
+        self.nodes().patch(&self.hosts.node_name(name), &PatchParams::default(), &patch).await.unwrap();
+    }
+
+    /// Events about a ScheduledMachine, as `reason: note`, oldest first.
+    pub(crate) async fn events(&self, name: &str) -> Vec<String> {
+        let events: Api<Event> = Api::namespaced(self.management.clone(), &self.namespace);
+        let params = ListParams::default().fields(&format!("involvedObject.name={name}"));
+        let mut events = events.list(&params).await.unwrap().items;
+        events.sort_by_key(|event| event.event_time.clone());
+        let text = |event: Event| {
+            format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())
+        };
+        events.into_iter().map(text).collect()
+    }
+
+    /// Whether an event with this reason was sent.
+    pub(crate) async fn has_event(&self, name: &str, reason: &str) -> bool {
+        self.events(name).await.iter().any(|event| event.starts_with(&format!("{reason}: ")))
+    }
+
+    /// A pod on the Node of a machine, in the namespace of the same name of the workload cluster.
+    pub(crate) async fn pod(&self, machine: &str, pod: &str, change: impl FnOnce(&mut Value)) {
+        self.workload_namespace().await;
+        let mut object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": pod, "labels": {"app": pod}},
+            "spec": {
+                "nodeName": self.hosts.node_name(machine),
+                "containers": [{"name": "main", "image": "none"}],
+                "tolerations": [{"operator": "Exists"}],
+            },
+        });
+        change(&mut object);
+        let object = serde_json::from_value(object).unwrap();
+        self.pods().create(&PostParams::default(), &object).await.unwrap();
+        let began = Instant::now();
+        loop {
+            let pod = self.pods().get(pod).await.unwrap();
+            if pod.status.and_then(|status| status.phase).as_deref() == Some("Running") {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "the pod does not run: {:?}", self.hosts.last_error());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(crate) fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.workload.clone(), &self.namespace)
+    }
+
+    /// A namespace of the same name in the workload cluster, with its default account.
+    async fn workload_namespace(&self) {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
+        let namespace = serde_json::from_value(namespace).unwrap();
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.workload.clone());
+        let _ = namespaces.create(&PostParams::default(), &namespace).await;
+        let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
+            Api::namespaced(self.workload.clone(), &self.namespace);
+        let began = Instant::now();
+        while accounts.get_opt("default").await.unwrap().is_none() {
+            assert!(began.elapsed() < PATIENCE, "no default account");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// A disruption budget for the pods of this label, after it has been seen by its controller.
+    pub(crate) async fn budget(&self, pod: &str, min_available: u32) {
+        self.workload_namespace().await;
+        let budgets: Api<k8s_openapi::api::policy::v1::PodDisruptionBudget> =
+            Api::namespaced(self.workload.clone(), &self.namespace);
+        let budget = json!({
+            "apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+            "metadata": {"name": format!("{pod}-budget")},
+            "spec": {"minAvailable": min_available, "selector": {"matchLabels": {"app": pod}}},
+        });
+        let budget = serde_json::from_value(budget).unwrap();
+        budgets.create(&PostParams::default(), &budget).await.unwrap();
+        let began = Instant::now();
+        loop {
+            let budget = budgets.get(&format!("{pod}-budget")).await.unwrap();
+            if budget.status.and_then(|status| status.observed_generation).is_some() {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "the budget is not seen");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    pub(crate) async fn delete(&self, name: &str, params: &DeleteParams) {
+        self.machines().delete(name, params).await.unwrap();
+    }
+
+    /// Nothing of a machine is left: neither its three objects nor its Node.
+    pub(crate) async fn nothing_is_left(&self, name: &str) {
+        for kind in ["Machine", "RemoteMachine", "K0sWorkerConfig"] {
+            self.until_gone(&self.objects(kind), name).await;
+        }
+        self.until_gone(&self.nodes(), &self.hosts.node_name(name)).await;
+    }
+}
+
+/// Status and reason of a condition.
+pub(crate) fn condition(machine: &ScheduledMachine, kind: &str) -> Option<(String, String)> {
+    let conditions = &machine.status.as_ref()?.conditions;
+    let condition = conditions.iter().find(|condition| condition.type_ == kind)?;
+    Some((condition.status.clone(), condition.reason.clone()))
+}
+
+/// Whether a condition has this status and reason.
+pub(crate) fn is(machine: &ScheduledMachine, kind: &str, status: &str, reason: &str) -> bool {
+    condition(machine, kind) == Some((status.to_owned(), reason.to_owned()))
+}
+
+pub(crate) fn message(machine: &ScheduledMachine) -> String {
+    machine.status.as_ref().and_then(|status| status.message.clone()).unwrap_or_default()
+}

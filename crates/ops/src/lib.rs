@@ -1,0 +1,11 @@
+//! What every long-running program of 5-Spot needs, and no decision of any of them.
+//!
+//! - [`logs`]: one line per decision, for people or for machines;
+//! - [`admin`]: health, readiness and metrics over HTTP;
+//! - [`lease`]: the right to write, held by one process at a time;
+//! - [`shutdown`]: the signal to end.
+
+pub mod admin;
+pub mod lease;
+pub mod logs;
+pub mod shutdown;
