@@ -97,10 +97,17 @@ fn wait_for(given: Given<'_>, what: &str) -> Decision {
     decision
 }
 
-/// A rumour of absence is enough to create on: the server refuses a second object of the same name, and whoever is
-/// refused looks again.
+/// A rumour of absence is enough to create on where nothing was left: the server refuses a second object of the same
+/// name, and whoever is refused looks again. Elsewhere there may be a Machine that the watch has not got: an old one takes
+/// what is made beside it away again, and somebody else's would take it for its own.
 fn create(given: Given<'_>) -> Decision {
     let observed = given.observed;
+    let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
+    let settled = [Phase::Inactive, Phase::Disabled, Phase::Terminated];
+    let nothing_was_left = observed.memory.phase.is_some_and(|phase| settled.contains(&phase));
+    if (rumours || observed.bootstrap.is_rumour()) && !nothing_was_left {
+        return look_closer(given);
+    }
     let is_going = |object: &Presence<Object>| object.ours().is_some_and(|it| it.deleting_since.is_some());
     if is_going(&observed.infrastructure) {
         if leave::hangs(given) {
