@@ -74,13 +74,11 @@ impl Controller {
             if let Some(broken) = rules::judge(world, action) {
                 self.broken.push(format!("{}: {action:?}: {broken}", world.now));
             }
-            match world.perform(action) {
-                Ok(more) => attempts.0.extend(more.0),
-                Err(_) => {
-                    self.refused = true;
-                    return Some(decision);
-                }
-            }
+            let Ok(more) = world.perform(action) else {
+                self.refused = true;
+                return Some(decision);
+            };
+            attempts.0.extend(more.0);
         }
         if self.dies() || !world.exists {
             return Some(decision);

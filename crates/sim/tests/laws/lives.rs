@@ -83,6 +83,7 @@ fn known_drains() -> Vec<(&'static str, Life)> {
 fn known_ends() -> Vec<(&'static str, Life)> {
     let (deleted, paused) = (By(User::Delete), By(User::PauseCluster(true)));
     let strip = By(User::StripLabels { machine_only: true });
+    let strip_all = By(User::StripLabels { machine_only: false });
     let (watch, provider) = (Act(Actor::Watch), Act(Actor::Provider));
     let hangs = [Event::Fault(Fault::Stubborn), Boundary, Pass, Seconds(60)];
     let reopened = [&hangs[..], &[Boundary]].concat();
@@ -90,7 +91,9 @@ fn known_ends() -> Vec<(&'static str, Life)> {
     let patient = [deleted, Pass, Pass, paused, Pass, Pass, Seconds(601), Pass];
     let walks_away = [Crash(3), Boundary, provider, Pass, Boundary, deleted, Pass];
     let rumour = [Boundary, Pass, Boundary, Crash(4), watch, strip, Boundary, Pass, Pass];
+    let unseen = [Pass, Act(Actor::ClusterApi), Boundary, Pass, Pass, Boundary, strip_all];
     vec![
+        ("nothing is made beside an old Machine that no watch has", simple("nothing", &unseen)),
         ("what hangs gets one Machine", simple("provider objects only", &hangs)),
         ("what hangs when the window opens is helped", simple("provider objects only", &reopened)),
         (
