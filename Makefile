@@ -45,7 +45,7 @@ bench: ## Measure speed and size, in nanoseconds and in instructions
 
 .PHONY: build
 build: ## Build the release binaries into target/release
-	$(CARGO) build --locked --release --workspace --exclude xtask --exclude fivespot-testenv --exclude fivespot-bench
+	$(CARGO) build --locked --release --workspace --exclude xtask --exclude fivespot-testenv --exclude fivespot-bench --exclude fivespot-sim
 
 .PHONY: control-plane
 control-plane: ## Build etcd and the Kubernetes servers from source, once for this machine

@@ -247,7 +247,7 @@ pub struct Memory {
 /// An exit under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shutdown {
-    /// When it began.
+    /// When it began, or when it began anew to cordon a Node that was not cordoned in time.
     pub started_at: Timestamp,
     /// When the drain ends, done or not.
     pub drain_deadline: Timestamp,

@@ -30,6 +30,10 @@ pub(super) fn enter(given: Given<'_>, intent: &Intent) -> Decision {
     }
     match observed.machine.ours() {
         Some(machine) if machine.object.deleting_since.is_some() => wait_for(given, "the old Machine"),
+        // The Machine was made for an infrastructure object that hung: both go, and all is made anew.
+        Some(machine) if leave::goes_with_infrastructure(given, machine) => {
+            leave::leave(given, Cause::WindowClosed)
+        }
         Some(machine) => join(given, intent, machine),
         None => create(given),
     }
@@ -62,8 +66,13 @@ fn look_closer(given: Given<'_>) -> Decision {
     Decision { needs, ..keep_exit(given, given.rest(phase)) }
 }
 
-/// The memory of an exit stays as long as it is not known to be over.
+/// The memory of an exit stays as long as it is not known to be over. A Machine that lives ends it: the exit is
+/// called off, and the next one has a budget of its own.
 fn keep_exit(given: Given<'_>, decision: Decision) -> Decision {
+    let machine = given.observed.machine.ours();
+    if machine.is_some_and(|machine| machine.object.deleting_since.is_none()) {
+        return decision;
+    }
     Decision { shutdown: given.observed.memory.shutdown.clone(), ..decision }
 }
 
@@ -81,18 +90,29 @@ fn with_the_cluster(given: Given<'_>) -> Decision {
 fn wait_for(given: Given<'_>, what: &str) -> Decision {
     let waiting = Some(Waiting::OldObjects { what: what.to_owned() });
     // Whoever deleted it: an exit of ours is still that exit.
-    let phase = if given.observed.memory.shutdown.is_some() { Phase::ShuttingDown } else { Phase::Pending };
+    let exits = given.observed.memory.shutdown.is_some();
+    let phase = if exits { leave::under_way(given) } else { Phase::Pending };
     let mut decision = keep_exit(given, Decision { waiting, ..given.rest(phase) });
     decision.wake.poll = Some(super::LOOK_AGAIN);
     decision
 }
 
-/// A rumour of absence is enough to create on: the server refuses a second object of the same name, and whoever is
-/// refused looks again.
+/// A rumour of absence is enough to create on where nothing was left: the server refuses a second object of the same
+/// name, and whoever is refused looks again. Elsewhere there may be a Machine that the watch has not got: an old one takes
+/// what is made beside it away again, and somebody else's would take it for its own.
 fn create(given: Given<'_>) -> Decision {
     let observed = given.observed;
+    let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
+    let settled = [Phase::Inactive, Phase::Disabled, Phase::Terminated];
+    let nothing_was_left = observed.memory.phase.is_some_and(|phase| settled.contains(&phase));
+    if (rumours || observed.bootstrap.is_rumour()) && !nothing_was_left {
+        return look_closer(given);
+    }
     let is_going = |object: &Presence<Object>| object.ours().is_some_and(|it| it.deleting_since.is_some());
     if is_going(&observed.infrastructure) {
+        if leave::hangs(given) {
+            return leave::leave(given, Cause::WindowClosed);
+        }
         return wait_for(given, "the old infrastructure object");
     }
     if is_going(&observed.bootstrap) {

@@ -16,14 +16,20 @@ use std::time::Duration;
 /// not go for this long gets one.
 const ORPHAN_HANGS: Duration = Duration::from_secs(30);
 
+/// Longest time from the start of a drain to the cordon. By its start a drain tells pods that were there from pods that
+/// come back in spite of the cordon, so the two must not be far apart.
+const CORDON_WITHIN: SignedDuration = SignedDuration::from_secs(5);
+
 pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
     let observed = given.observed;
     if given.orders.deletion == Some(Deletion::Orphaning) {
         return Decision { waiting: Some(Waiting::Orphaning), ..given.rest(under_way(given)) };
     }
-    // What was looked at closely once, in the phase where it ended, need not be looked at again.
+    // What was looked at closely once, in the phase where it ended, need not be looked at again while nothing shows.
     let ends = !matches!(cause, Cause::Deleted | Cause::ClusterDeleting);
-    let is_settled = ends && observed.memory.phase == Some(settled(cause));
+    let provider_objects = [&observed.infrastructure, &observed.bootstrap];
+    let shows = observed.machine.ours().is_some() || provider_objects.iter().any(|it| it.ours().is_some());
+    let is_settled = ends && !shows && observed.memory.phase == Some(settled(cause));
     let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
     if (rumours || observed.bootstrap.is_rumour()) && !is_settled {
         let needs = Needs { certainty: true, ..Needs::default() };
@@ -52,7 +58,7 @@ fn settled(cause: Cause) -> Phase {
     }
 }
 
-fn under_way(given: Given<'_>) -> Phase {
+pub(super) fn under_way(given: Given<'_>) -> Phase {
     if given.is_emergency() { Phase::EmergencyRemove } else { Phase::ShuttingDown }
 }
 
@@ -65,6 +71,10 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
     let rest = Decision { shutdown: Some(shutdown.clone()), ..given.rest(under_way(given)) };
     let (news, text) = match empty_node(given, machine, shutdown) {
         Step::Look => return Decision { needs: Needs { pods: true, ..Needs::default() }, ..rest },
+        Step::Restart => {
+            let shutdown = Some(restarted(given, shutdown));
+            return Decision { shutdown, waiting: Some(Waiting::Leaving), ..rest };
+        }
         Step::Continue { actions, waiting } => {
             let mut decision = Decision { actions, waiting: Some(waiting), ..rest };
             let cordons = decision.actions.iter().any(|action| matches!(action, Action::Cordon(_)));
@@ -82,6 +92,12 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
         Step::Abandoned(why) => (Some(News::NodeDrainFailed), why),
         Step::Nothing => (None, String::new()),
     };
+    if let Some(at) = taken_up_by(given, machine).filter(|at| *at > given.now) {
+        let waiting = Some(Waiting::ObjectsDeleting { what: "the infrastructure object".to_owned() });
+        let mut decision = Decision { waiting, ..rest };
+        (decision.wake.at, decision.wake.poll) = (Some(at), Some(LOOK_AGAIN));
+        return decision;
+    }
     let mut decision =
         Decision { waiting: Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() }), ..rest };
     decision.actions.extend(exclude(given, machine));
@@ -104,7 +120,16 @@ fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
     } else {
         (given.orders.budget.graceful.min(given.orders.budget.drain), cause)
     };
-    Shutdown { started_at: whole_second(given.now), drain_deadline: later(given.now, budget), cause }
+    let started_at = whole_second(given.now);
+    // No budget is no drain, and not one of the rest of a second.
+    let drain_deadline = if budget.is_zero() { started_at } else { later(given.now, budget) };
+    Shutdown { started_at, drain_deadline, cause }
+}
+
+/// The same exit with the same deadline, whose drain begins now: the workload cluster was out of reach, nobody was
+/// there to cordon the Node, or somebody opened it again. Pods that came meanwhile came by the scheduler's hand.
+fn restarted(given: Given<'_>, shutdown: &Shutdown) -> Shutdown {
+    Shutdown { started_at: whole_second(given.now), ..shutdown.clone() }
 }
 
 /// Status has whole seconds, and a deadline must not come earlier for having been written down.
@@ -122,6 +147,8 @@ fn whole_second(now: Timestamp) -> Timestamp {
 enum Step {
     /// The pods must be known first.
     Look,
+    /// The cordon comes late, and it must be remembered first that it does.
+    Restart,
     /// Not done yet.
     Continue { actions: Vec<Action>, waiting: Waiting },
     /// Done.
@@ -156,7 +183,8 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
     let Pods::Listed(pods) = &node.pods else { return Step::Look };
     let setting = Setting {
         now: given.now,
-        started_at: shutdown.started_at,
+        // Since when another's cordon stands is not known, so no pod is known to have come in spite of it.
+        started_at: if node.cordoned_by_us { shutdown.started_at } else { given.now },
         node_ready: node.ready.status == Some(true),
         forced: given.is_emergency(),
     };
@@ -172,6 +200,9 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
         ));
     }
     let mut actions = Vec::new();
+    if !node.unschedulable && given.now.duration_since(shutdown.started_at) > CORDON_WITHIN {
+        return Step::Restart;
+    }
     if !node.unschedulable {
         actions.push(Action::Cordon(NodeId { name: name.clone(), uid: node.uid.clone() }));
     }
@@ -214,6 +245,7 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
         if let Some(shutdown) = current(given) {
             match empty_node(given, machine, shutdown) {
                 Step::Look => decision.needs.pods = true,
+                Step::Restart => decision.shutdown = Some(restarted(given, shutdown)),
                 Step::Continue { actions, .. } => {
                     decision.actions.extend(actions);
                     decision.wake.poll = Some(drain::RETRY);
@@ -238,6 +270,9 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
     let observed = given.observed;
     let mut decision = given.rest(under_way(given));
     decision.shutdown.clone_from(&observed.memory.shutdown);
+    if given.is_emergency() && current(given).is_none() {
+        decision.shutdown = Some(begin(given, cause));
+    }
     decision.wake.poll = Some(LOOK_AGAIN);
     if let Some(object) = observed.infrastructure.ours() {
         remove(&mut decision, Part::Infrastructure, object);
@@ -272,6 +307,32 @@ fn hangs_at(given: Given<'_>, object: &Object) -> Option<Timestamp> {
     (may_create && cluster_stays).then(|| later(since, ORPHAN_HANGS))
 }
 
+/// Whether only a Machine can help the infrastructure object, which is going.
+pub(super) fn hangs(given: Given<'_>) -> bool {
+    let object = given.observed.infrastructure.ours();
+    object.and_then(|object| hangs_at(given, object)).is_some_and(|at| at <= given.now)
+}
+
+/// Whether a Machine was made only to let an infrastructure object go: it has no Node, and it is younger than the end
+/// of that object, or that object is gone and what was last remembered is an exit.
+pub(super) fn goes_with_infrastructure(given: Given<'_>, machine: &Machine) -> bool {
+    if machine.node_name.is_some() {
+        return false;
+    }
+    match given.observed.infrastructure.ours() {
+        None => matches!(given.observed.memory.phase, Some(Phase::ShuttingDown | Phase::EmergencyRemove)),
+        Some(object) => object.deleting_since.is_some_and(|since| since < machine.object.created_at),
+    }
+}
+
+/// A Machine that was made for an infrastructure object that hangs is of no help before Cluster API has taken both
+/// up: deleted earlier it is gone at once, and all begins again. By this time it has had its chance.
+fn taken_up_by(given: Given<'_>, machine: &Machine) -> Option<Timestamp> {
+    let object = given.observed.infrastructure.ours()?;
+    let helps = object.deleting_since.is_some() && !object.has_machine_owner;
+    helps.then(|| later(machine.object.created_at, ORPHAN_HANGS))
+}
+
 fn finished(given: Given<'_>, cause: Cause) -> Decision {
     let mut decision = given.rest(settled(cause));
     if cause == Cause::Deleted && given.observed.finalizer {
@@ -285,7 +346,7 @@ impl Given<'_> {
     fn give_up(&self, mut decision: Decision) -> Decision {
         let observed = self.observed;
         let limited = Deletion::Whole { patience: Patience::Limited };
-        let wished = self.orders.deletion == Some(limited) && observed.finalizer;
+        let wished = self.orders.deletion == Some(limited) && observed.finalizer && self.paused().is_none();
         let machine = observed.machine.ours().map(|machine| &machine.object);
         let object = machine.or(observed.infrastructure.ours()).or(observed.bootstrap.ours());
         let Some(since) = object.filter(|_| wished).and_then(|object| object.deleting_since) else {
@@ -301,6 +362,8 @@ impl Given<'_> {
             GIVE_UP.as_secs() / 60
         );
         decision.notes.push(Note { news: News::FinalizerCleanupTimedOut, text });
+        // Nothing new is made by somebody who walks away.
+        decision.actions.retain(|action| !matches!(action, Action::Create(_)));
         decision.actions.push(Action::RemoveFinalizer);
         decision
     }

@@ -1,0 +1,18 @@
+//! A small deterministic world around one ScheduledMachine. Development only.
+//!
+//! - [`world`] holds what the API servers would hold, and answers and obeys as they do,
+//! - [`actors`] are the others: users, Cluster API, its providers, kubelets, the garbage collector, the clock,
+//! - [`controller`] makes passes as the real one does, may die before any write, and notes every write that breaks a
+//!   rule of [`rules`],
+//! - [`cells`] names goals, worlds and memories, for the table of all decisions,
+//! - [`diagram`] walks through what can happen and draws the phases.
+//!
+//! There is no randomness here: what happens is a list of [`actors::Event`], so a failing list is replayed as it is
+//! printed.
+
+pub mod actors;
+pub mod cells;
+pub mod controller;
+pub mod diagram;
+pub mod rules;
+pub mod world;

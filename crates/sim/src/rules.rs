@@ -1,0 +1,157 @@
+//! What must never be written, judged by the truth and not by what the controller saw.
+
+use crate::world::{Tenant, World, admin_taint};
+use fivespot_core::lifecycle::{Action, Deletion, GIVE_UP, Part, Patience, Phase};
+use fivespot_core::observed::{Cause, Memory};
+use jiff::Timestamp;
+
+/// Judges an action that is about to be performed. The answer says what rule it breaks.
+pub fn judge(world: &World, action: &Action) -> Option<&'static str> {
+    if !world.exists {
+        return Some("something is written for a ScheduledMachine that is gone");
+    }
+    match action {
+        Action::AddFinalizer => {
+            rule(world.orders.deletion.is_some(), "a finalizer is added to what is being deleted")
+        }
+        Action::RemoveFinalizer => finalizer(world),
+        Action::Create(part) => create(world, *part),
+        Action::Delete { part: Part::Machine, .. } => delete_machine(world),
+        Action::Delete { part: part @ (Part::Bootstrap | Part::Infrastructure), .. } => {
+            let part = if *part == Part::Bootstrap { &world.bootstrap } else { &world.infrastructure };
+            rule(world.is_paused(), "a provider object is deleted while paused")
+                .or_else(|| rule(part.as_ref().is_some_and(|it| !it.ours), "a foreign object is deleted"))
+                .or_else(|| rule(owns_machine(world), "a provider object is deleted under a Machine"))
+        }
+        Action::ExcludeDrain { .. } => rule(!owns_machine(world), "a foreign Machine is written")
+            .or_else(|| rule(world.is_paused(), "a Machine is written while paused")),
+        Action::Cordon(_) => {
+            let budget = world.orders.budget.graceful.min(world.orders.budget.drain);
+            node(world)
+                .or_else(|| rule(!may_leave(world), "a Node is cordoned that may stay"))
+                .or_else(|| rule(budget.is_zero() && !is_emergency(world), "a drain without a budget"))
+        }
+        Action::Uncordon(_) => node(world).or_else(|| {
+            let by_us = world.node.as_ref().is_some_and(|node| node.view.cordoned_by_us);
+            rule(!by_us, "an administrator's cordon is undone")
+        }),
+        Action::SetTaints { change, .. } => node(world).or_else(|| {
+            let stood = world.node.as_ref().is_some_and(|node| node.view.taints.contains(&admin_taint()));
+            rule(stood && !change.after.contains(&admin_taint()), "an administrator's taint is removed")
+        }),
+        Action::Evict(_) => node(world).or_else(|| rule(world.is_paused(), "pods are evicted while paused")),
+        Action::ForceDelete(_) => {
+            node(world).or_else(|| rule(!is_emergency(world), "pods are killed on a graceful exit"))
+        }
+    }
+}
+
+/// Judges a status that is about to be written over another.
+pub fn judge_memory(world: &World, after: &Memory) -> Option<&'static str> {
+    let before = &world.memory;
+    let (Some(old), Some(new)) = (&before.shutdown, &after.shutdown) else {
+        return None;
+    };
+    let lowered = old.cause == Cause::KillSwitch && new.cause != Cause::KillSwitch;
+    let phase = before.phase == Some(Phase::EmergencyRemove) && after.phase == Some(Phase::ShuttingDown);
+    let escalates = old.cause != Cause::KillSwitch && new.cause == Cause::KillSwitch;
+    let extended = new.drain_deadline > old.drain_deadline && !escalates;
+    rule(lowered || phase, "an exit became less urgent")
+        .or_else(|| rule(extended, "the deadline of an exit was put off"))
+}
+
+fn rule(broken: bool, what: &'static str) -> Option<&'static str> {
+    broken.then_some(what)
+}
+
+fn owns_machine(world: &World) -> bool {
+    world.machine.as_ref().is_some_and(|it| it.ours)
+}
+
+/// Whether anything of ours exists.
+pub fn owns_anything(world: &World) -> bool {
+    let objects = [&world.bootstrap, &world.infrastructure];
+    owns_machine(world) || objects.into_iter().flatten().any(|it| it.ours)
+}
+
+fn is_emergency(world: &World) -> bool {
+    let remembered = world.memory.shutdown.as_ref().is_some_and(|it| it.cause == Cause::KillSwitch);
+    world.orders.kill_switch || remembered
+}
+
+/// Whether the spec, the clock or the Cluster says that the machine leaves, or did when it could be read.
+pub(crate) fn may_leave(world: &World) -> bool {
+    let orders = &world.orders;
+    let told = orders.deletion.is_some() || orders.kill_switch || !orders.enabled;
+    let cluster_goes = world.cluster.is_some_and(|cluster| cluster.deleting);
+    told || cluster_goes
+        || world.in_window() == Some(false)
+        || (world.in_window().is_none() && world.memory.shutdown.is_some())
+}
+
+fn node(world: &World) -> Option<&'static str> {
+    rule(!world.same_host(), "a Node is written that is not the Machine's")
+}
+
+fn create(world: &World, part: Part) -> Option<&'static str> {
+    let cluster = world.cluster.filter(|cluster| !cluster.deleting);
+    // A provider that ignores the deletion of what never had a Machine gets one, at any time.
+    let infrastructure = world.infrastructure.as_ref().map(|it| &it.view);
+    let hangs = infrastructure.is_some_and(|it| it.deleting_since.is_some() && !it.has_machine_owner);
+    let rescue = part == Part::Machine && hangs;
+    rule(world.is_paused(), "something is created while paused")
+        .or_else(|| rule(cluster.is_none(), "something is created without a Cluster"))
+        .or_else(|| rule(!world.finalizer, "something is created without a finalizer"))
+        .or_else(|| rule(may_leave(world) && !rescue, "something is created that must leave"))
+        .or_else(|| rule(world.in_window().is_none(), "something is created from a spec that cannot be read"))
+}
+
+fn finalizer(world: &World) -> Option<&'static str> {
+    let Some(deletion) = world.orders.deletion else {
+        return Some("a finalizer is removed from what is not being deleted");
+    };
+    let machine = world.machine.as_ref().map(|it| &it.view.object);
+    let first = machine.or(world.infrastructure.as_ref().map(|it| &it.view));
+    let first = first.or(world.bootstrap.as_ref().map(|it| &it.view));
+    let since = first.and_then(|it| it.deleting_since);
+    let patient = |since: Timestamp| since.checked_add(GIVE_UP).is_ok_and(|end| end > world.now);
+    let given_up = deletion == Deletion::Whole { patience: Patience::Limited } && !since.is_none_or(patient);
+    rule(owns_anything(world) && !given_up, "the finalizer is removed while something of ours exists")
+}
+
+fn delete_machine(world: &World) -> Option<&'static str> {
+    let Some(machine) = world.machine.as_ref().filter(|it| it.ours) else {
+        return Some("a foreign Machine is deleted");
+    };
+    // It was made only to let an infrastructure object go.
+    let broken = world.infrastructure.as_ref().is_none_or(|it| it.view.deleting_since.is_some());
+    let remembered = world.memory.shutdown.is_some();
+    rule(!remembered, "a Machine is deleted before its exit is remembered")
+        .or_else(|| rule(world.is_paused(), "a Machine is deleted while paused"))
+        .or_else(|| rule(!may_leave(world) && !broken, "a Machine is deleted that may stay"))
+        .or_else(|| {
+            rule(!machine.view.excludes_drain, "a Machine is deleted and Cluster API drains it again")
+        })
+        .or_else(|| {
+            rule(!is_emergency(world) && !is_emptied(world), "a Machine is deleted that is not empty")
+        })
+}
+
+/// Whether a graceful exit may take the Machine now.
+fn is_emptied(world: &World) -> bool {
+    let budget = world.orders.budget.graceful.min(world.orders.budget.drain);
+    let end = world.leaves_since.and_then(|since| since.checked_add(budget).ok());
+    let over = end.is_some_and(|end| end <= world.now);
+    let cluster_goes = world.cluster.is_some_and(|cluster| cluster.deleting);
+    let Some(node) = &world.node else { return true };
+    let joined = world.machine.as_ref().is_some_and(|it| it.view.node_name.is_some());
+    if over || cluster_goes || !joined || !world.same_host() {
+        return true;
+    }
+    let silent = node.view.ready.status != Some(true);
+    let stays = |pod: &Tenant| {
+        let lost = silent && pod.view.deletion.is_some_and(|end| end < world.now);
+        !lost && !pod.view.of_daemon_set && !pod.view.mirror
+    };
+    node.view.unschedulable && !node.pods.iter().any(stays)
+}
