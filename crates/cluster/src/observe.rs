@@ -5,14 +5,16 @@ use crate::capi::{CapiVersion, ClusterItem, MachineItem};
 use crate::drain;
 use crate::error::{Error, call};
 use crate::kinds::Place;
+use crate::node::NodeItem;
 use crate::parts::{PartItem, absent};
 use crate::shell::{Capi, Shell, wanted};
 use crate::watched::Watched;
+use crate::workload::Reached;
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::Part;
 use fivespot_core::limits::{BOOTSTRAP_GROUPS, INFRASTRUCTURE_GROUPS};
 use fivespot_core::observed::{
-    Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served, Unreachable,
+    Access, Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served, Unreachable,
     UnreachableReason, Workload,
 };
 use kube::api::GetParams;
@@ -148,25 +150,44 @@ impl Shell {
         };
         // First the interest, then the look: a change between the two is heard.
         self.care_for(&reached.id, name, &watched.key());
-        let Some(item) = reached.nodes.get(&Key::new("", name)) else {
-            return Workload::Reachable(reached.access, None);
+        let lost = |error: &Error| {
+            reached.nodes.doubt(&error.to_string());
+            Workload::Unreachable(Unreachable {
+                by_secret: reached.access == Access::Secret,
+                reason: UnreachableReason::ConnectionFailed,
+                message: error.to_string(),
+            })
+        };
+        // A Node that the Machine speaks of and the watch has not got: it may be behind, so the server is asked.
+        let item = match reached.nodes.get(&Key::new("", name)) {
+            Some(item) => item,
+            None => match read_node(&reached, name).await {
+                Ok(Some(item)) => item,
+                Ok(None) => return Workload::Reachable(reached.access, None),
+                Err(error) => return lost(&error),
+            },
         };
         let mut node = item.view.clone();
         if needs.pods {
             match drain::pods(&reached, name).await {
                 Ok(pods) => node.pods = Pods::Listed(pods),
-                Err(error) => {
-                    reached.nodes.doubt(&error.to_string());
-                    return Workload::Unreachable(Unreachable {
-                        by_secret: reached.access == fivespot_core::observed::Access::Secret,
-                        reason: UnreachableReason::ConnectionFailed,
-                        message: error.to_string(),
-                    });
-                }
+                Err(error) => return lost(&error),
             }
         }
         Workload::Reachable(reached.access, Some(Box::new(node)))
     }
+}
+
+async fn read_node(reached: &Reached, name: &str) -> Result<Option<Arc<NodeItem>>, Error> {
+    let what = format!("read Node {name}");
+    let request = Request::new("/api/v1/nodes").get(name, &GetParams::default());
+    let request = request.map_err(|error| Error::api(&what, kube::Error::BuildRequest(error)))?;
+    let raw = match call(&what, reached.client.request::<Box<RawValue>>(request)).await {
+        Err(error) if error.code() == Some(404) => return Ok(None),
+        answer => answer?,
+    };
+    let unreadable = |error: serde_json::Error| Error::Unreadable { what, why: error.to_string() };
+    NodeItem::read(&raw).map(|(_, item)| Some(Arc::new(item))).map_err(unreadable)
 }
 
 /// How closely to look for an object.

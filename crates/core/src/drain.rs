@@ -12,6 +12,9 @@ use std::time::Duration;
 /// ADR-0009 asks for, and half of what `kubectl drain` takes.
 pub const RETRY: Duration = Duration::from_secs(2);
 
+/// The same for a forced drain, which has a minute in all.
+pub const FORCED_RETRY: Duration = Duration::from_secs(1);
+
 /// The longest forced drain: pods that are deleted without grace are gone in a moment, unless something is broken.
 pub const FORCED: Duration = Duration::from_mins(1);
 

@@ -471,18 +471,22 @@ impl<'a> Given<'a> {
             | Action::SetTaints { .. }
             | Action::Evict(_) => false,
         };
-        let leaves = decision.shutdown.is_some();
-        if decision.actions.iter().all(may) && !leaves {
+        let leaves = !matches!(self.goal(), Goal::Lend(_));
+        let holds_back = !decision.actions.iter().all(may) || (leaves && decision.shutdown.is_some());
+        // What is true while nothing is held back is still true; that it will stay so is shown.
+        if decision.waiting.is_none() || holds_back {
+            decision.waiting = Some(Waiting::Paused { by });
+        }
+        if !holds_back {
             return;
         }
         decision.actions.retain(may);
         decision.notes.clear();
-        decision.waiting = Some(Waiting::Paused { by });
-        if !self.is_emergency() {
+        if !self.is_emergency() && leaves {
             // The budget of a graceful exit begins when the pause ends.
             decision.shutdown = None;
             decision.wake = Wake::default();
-            decision.phase = self.observed.memory.phase.unwrap_or(Phase::Pending);
+            decision.phase = self.observed.memory.phase.unwrap_or(decision.phase);
         }
     }
 

@@ -8,7 +8,7 @@ use super::{
     Waiting,
 };
 use crate::drain::{self, Drain, Setting};
-use crate::observed::{Cause, Cluster, Machine, Needs, Node, Object, Pods, Shutdown, Workload};
+use crate::observed::{Cause, Certainty, Cluster, Machine, Needs, Node, Object, Pods, Shutdown, Workload};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
                 let text = format!("Draining the Node until {}", shutdown.drain_deadline);
                 decision.notes.push(Note { news: News::NodeDraining, text });
             }
-            decision.wake.poll = Some(drain::RETRY);
+            decision.wake.poll = Some(given.retry());
             decision.wake.at = Some(shutdown.drain_deadline);
             return decision;
         }
@@ -189,8 +189,8 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
         forced: given.is_emergency(),
     };
     let drain = Drain::plan(pods, setting);
-    // Pods may still arrive until the Node is cordoned: only what is seen afterwards counts.
-    if node.unschedulable && drain.is_complete() {
+    // Pods may still arrive until the Node is cordoned: only what is seen afterwards counts, while there is time.
+    if drain.is_complete() && (node.unschedulable || is_late) {
         return Step::Emptied;
     }
     if is_late {
@@ -238,8 +238,16 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
         }
         None => begin(given, Cause::KillSwitch),
     });
-    decision.waiting = Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() });
+    decision.waiting = Some(match given.observed.cluster {
+        Cluster::Absent(Certainty::Confirmed) => Waiting::MachineWithoutCluster,
+        Cluster::Absent(Certainty::Rumour) | Cluster::Present { .. } => {
+            Waiting::MachineDeleting { hooks: machine.hooks.clone() }
+        }
+    });
     decision.wake.poll = Some(LOOK_AGAIN);
+    if let Cluster::Absent(Certainty::Rumour) = given.observed.cluster {
+        decision.needs.certainty = true;
+    }
     if given.is_emergency() {
         decision.actions.extend(exclude(given, machine));
         if let Some(shutdown) = current(given) {
@@ -248,7 +256,7 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
                 Step::Restart => decision.shutdown = Some(restarted(given, shutdown)),
                 Step::Continue { actions, .. } => {
                     decision.actions.extend(actions);
-                    decision.wake.poll = Some(drain::RETRY);
+                    decision.wake.poll = Some(given.retry());
                 }
                 Step::Emptied | Step::Abandoned(_) | Step::Nothing => {}
             }
@@ -342,6 +350,11 @@ fn finished(given: Given<'_>, cause: Cause) -> Decision {
 }
 
 impl Given<'_> {
+    /// How soon a drain is looked at again.
+    fn retry(&self) -> Duration {
+        if self.is_emergency() { drain::FORCED_RETRY } else { drain::RETRY }
+    }
+
     /// An operator may prefer a lost Machine to a ScheduledMachine that cannot be deleted.
     fn give_up(&self, mut decision: Decision) -> Decision {
         let observed = self.observed;

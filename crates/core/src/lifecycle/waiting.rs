@@ -63,6 +63,8 @@ pub enum Waiting {
         /// Foreign hooks that hold it.
         hooks: Vec<String>,
     },
+    /// The Machine is to go, and its Cluster is gone already.
+    MachineWithoutCluster,
     /// Provider objects are going.
     ObjectsDeleting {
         /// Which.
@@ -118,7 +120,7 @@ impl Waiting {
     /// The reason in one word, as conditions have it.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::ClusterNotFound => "ClusterNotFound",
+            Self::ClusterNotFound | Self::MachineWithoutCluster => "ClusterNotFound",
             Self::ClusterDeleting => "ClusterDeleting",
             Self::Paused { .. } => "Paused",
             Self::Provisioning { .. } => "Provisioning",
@@ -178,6 +180,10 @@ impl fmt::Display for Waiting {
                 f,
                 "The deletion of the Machine is held by hooks that others set: {}. They must remove them",
                 hooks.join(", ")
+            ),
+            Self::MachineWithoutCluster => f.write_str(
+                "The Machine is being deleted, but its Cluster is gone, and without it Cluster API does not finish: create \
+                 the Cluster again, or remove the Machine's finalizer",
             ),
             Self::ObjectsDeleting { what } => write!(f, "Waiting until {what} is gone"),
             Self::Orphaning => f.write_str(

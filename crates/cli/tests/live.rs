@@ -1,0 +1,269 @@
+//! `5spot get` and `5spot explain` on a real API server. Whole lives are told by the tests of the controller.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+
+use expect_test::{Expect, expect};
+use fivespot_testenv::{ClusterApi, ControlPlane, Options, create_cluster};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(plane: &ControlPlane, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_5spot"))
+        .args(args)
+        .env("KUBECONFIG", plane.management().kubeconfig_path())
+        .output()
+        .unwrap()
+}
+
+/// Exit code and what was printed, with everything that depends on the moment taken out.
+fn check(plane: &ControlPlane, args: &[&str], expect: &Expect) {
+    let output = run(plane, args);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let printed =
+        format!("{}{}exit {}\n", text(&output.stdout), text(&output.stderr), output.status.code().unwrap());
+    expect.assert_eq(&timeless(&printed));
+}
+
+/// Spans of time and instants, replaced by a word; blanks that line columns up, by one.
+fn timeless(text: &str) -> String {
+    let is_span = |word: &str| {
+        word.starts_with(|c: char| c.is_ascii_digit())
+            && word.ends_with(['d', 'h', 'm', 's'])
+            && word.chars().all(|c| c.is_ascii_digit() || "dhms".contains(c))
+    };
+    let word = |word: &str| {
+        let bare = word.trim_matches(['(', ')', ',', ';']);
+        let is_instant = bare.len() > 4 && bare.ends_with('Z') && bare.contains("T");
+        if is_span(bare) || is_instant { word.replace(bare, "TIME") } else { word.to_owned() }
+    };
+    let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
+    text.lines().map(line).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+fn machine(name: &str, change: impl FnOnce(&mut Value)) -> Value {
+    let mut machine = json!({
+        "apiVersion": "5spot.finos.org/v1alpha1",
+        "kind": "ScheduledMachine",
+        "metadata": {"name": name},
+        "spec": {
+            "schedule": {"cron": "59 23 29 2 *", "timezone": "Europe/Zurich"},
+            "clusterName": "lab",
+            "bootstrapSpec": {
+                "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
+                "kind": "K0sWorkerConfig",
+                "spec": {"version": "v1.34.1+k0s.0"},
+            },
+            "infrastructureSpec": {
+                "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
+                "kind": "RemoteMachine",
+                "spec": {"address": "192.0.2.1"},
+            },
+        },
+    });
+    change(&mut machine["spec"]);
+    machine
+}
+
+#[tokio::test]
+async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
+    let cluster_api = ClusterApi::Definitions;
+    let plane = ControlPlane::start(Options { cluster_api, ..Options::default() }).await.unwrap();
+    let kubectl = |args: &[&str], input: &str| plane.kubectl(plane.management(), args, input).unwrap();
+    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    kubectl(&["apply", "--server-side", "-f", crds.to_str().unwrap()], "");
+    kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
+    check(
+        &plane,
+        &["get"],
+        &expect![[r#"
+        no ScheduledMachines in namespace default
+        exit 0
+    "#]],
+    );
+
+    create_cluster(&plane, "default", "lab").await.unwrap();
+    let apply = |machine: &Value| kubectl(&["apply", "-f", "-"], &machine.to_string());
+    apply(&machine("closed", |_| {}));
+    apply(&machine("invalid", |spec| spec["schedule"]["timezone"] = json!("Mars/Olympus")));
+    apply(&machine("killed", |spec| spec["killSwitch"] = json!(true)));
+    apply(&machine("lost", |spec| {
+        spec["clusterName"] = json!("nowhere");
+        spec["schedule"]["cron"] = json!("* * * * *");
+    }));
+    apply(&machine("open", |spec| spec["schedule"]["cron"] = json!("* * * * *")));
+
+    check(
+        &plane,
+        &["get"],
+        &expect![[r#"
+        NAME PHASE WINDOW NEXT NODE REASON
+        closed - closed opens in TIME (Tue 23:59 CET) - -
+        invalid - invalid - - -
+        killed - closed - - -
+        lost - open never - -
+        open - open never - -
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["get", "-A", "-o", "wide", "open"],
+        &expect![[r#"
+        NAMESPACE NAME PHASE WINDOW NEXT NODE REASON CLUSTER PRIORITY INSTANCE MESSAGE
+        default open - open never - - lab 50 - -
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["get", "nobody"],
+        &expect![[r#"
+        5spot: there is no ScheduledMachine nobody in namespace default
+        exit 2
+    "#]],
+    );
+    check(
+        &plane,
+        &["explain", "open"],
+        &expect![[r#"
+        default/open: Pending
+        The Machine is being created
+
+        window open for ever; cron * * * * * in Europe/Zurich
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node none yet
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does add the finalizer
+        does create the bootstrap object
+        does create the infrastructure object
+        does create the Machine
+        waits Provisioning: The Machine is being created
+        changes when something around it changes
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["explain", "closed"],
+        &expect![[r#"
+        default/closed: Inactive
+        Outside the time window: the machine is with its owner
+
+        window closed until Tue 2028-02-29 23:59 CET (in TIME); cron 59 23 29 feb * in Europe/Zurich
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node none yet
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does nothing now
+        changes TIME, in TIME, if nothing else happens
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["explain", "invalid"],
+        &expect![[r#"
+        default/invalid: Error
+        spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC. What runs is left alone until this is mended
+
+        window cannot be read: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node none yet
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does nothing now
+        waits InvalidSpec: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC. What runs is left alone until this is mended
+        changes when something around it changes
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["explain", "killed"],
+        &expect![[r#"
+        default/killed: Terminated
+        The kill switch is set: the machine stays out until it is false
+
+        window closed until Tue 2028-02-29 23:59 CET (in TIME); cron 59 23 29 feb * in Europe/Zurich
+        order spec.killSwitch is true: out at once, and out it stays
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node none yet
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does nothing now
+        changes TIME, in TIME, if nothing else happens
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["explain", "lost"],
+        &expect![[r#"
+        default/lost: Pending
+        The Cluster that spec.clusterName names is not in this namespace: nothing is created until it is
+
+        window open for ever; cron * * * * * in Europe/Zurich
+        cluster nowhere: not found
+        bootstrap none
+        infra none
+        machine none
+        node none yet
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does nothing now
+        waits ClusterNotFound: The Cluster that spec.clusterName names is not in this namespace: nothing is created until it is
+        changes when something around it changes
+        exit 0
+    "#]],
+    );
+    check(
+        &plane,
+        &["explain", "nobody"],
+        &expect![[r#"
+        5spot: there is no ScheduledMachine nobody in namespace default
+        exit 2
+    "#]],
+    );
+    check(
+        &plane,
+        &["get", "--kubeconfig", "/nowhere"],
+        &expect![[r#"
+        5spot: --kubeconfig /nowhere: failed to read kubeconfig from '"/nowhere"': No such file or directory (os error 2): No such file or directory (os error 2)
+        exit 2
+    "#]],
+    );
+
+    // For scripts: whole objects, with the embedded specs.
+    let output = run(&plane, &["get", "open", "-o", "json"]);
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["items"][0]["spec"]["infrastructureSpec"]["spec"], json!({"address": "192.0.2.1"}));
+    let yaml = String::from_utf8(run(&plane, &["get", "open", "-o", "yaml"]).stdout).unwrap();
+    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(yaml, list);
+    let explained: Value =
+        serde_json::from_slice(&run(&plane, &["explain", "lost", "-o", "json"]).stdout).unwrap();
+    assert_eq!(explained["waiting"]["reason"], "ClusterNotFound");
+    assert_eq!(explained["actions"], json!([]));
+
+    // It looks and never writes.
+    let audit = plane.management().audit().unwrap();
+    let ours: Vec<_> = audit.iter().filter(|entry| entry.user_agent.starts_with("5spot-cli/")).collect();
+    assert!(!ours.is_empty());
+    for entry in ours {
+        assert!(["get", "list", "watch"].contains(&entry.verb.as_str()), "{entry:?}");
+    }
+}
