@@ -2,10 +2,11 @@
 
 use crate::cache::{Item, Key};
 use fivespot_core::observed::{Certainty, Foreign, Object, Presence};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 
 /// A provider object.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,7 +17,21 @@ pub(crate) struct PartItem {
 
 #[derive(Deserialize)]
 pub(crate) struct MetaOnly {
-    pub(crate) metadata: ObjectMeta,
+    pub(crate) metadata: Meta,
+}
+
+/// What is read of the metadata of objects. Not who manages their fields: that is as deep as the fields are, and a
+/// reader of JSON gives up where an API server does not.
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Meta {
+    pub(crate) name: Option<String>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) uid: Option<String>,
+    pub(crate) creation_timestamp: Option<Time>,
+    pub(crate) deletion_timestamp: Option<Time>,
+    pub(crate) annotations: Option<BTreeMap<String, String>>,
+    pub(crate) owner_references: Option<Vec<OwnerReference>>,
 }
 
 impl Item for PartItem {
@@ -37,14 +52,12 @@ impl PartItem {
     }
 }
 
-pub(crate) fn key_of(metadata: &ObjectMeta) -> Key {
+pub(crate) fn key_of(metadata: &Meta) -> Key {
     Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 
-pub(crate) fn object_of(metadata: &ObjectMeta, owners: &[OwnerReference]) -> Object {
-    let time = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
-        time.as_ref().map(|time| time.0)
-    };
+pub(crate) fn object_of(metadata: &Meta, owners: &[OwnerReference]) -> Object {
+    let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
     Object {
         uid: metadata.uid.clone().unwrap_or_default(),
         created_at: time(&metadata.creation_timestamp).unwrap_or(Timestamp::UNIX_EPOCH),
@@ -68,4 +81,19 @@ pub(crate) fn foreign(owners: &[OwnerReference], what: &str) -> Foreign {
 /// No object, as far as is known.
 pub(crate) fn absent<T>(certain: bool) -> Presence<T> {
     Presence::Absent(if certain { Certainty::Confirmed } else { Certainty::Rumour })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_read_however_deep_its_fields_are() {
+        let deep = format!("{}1{}", r#"{"f:a":"#.repeat(500), "}".repeat(500));
+        let text = format!(
+            r#"{{"metadata":{{"name":"a","namespace":"b","managedFields":[{{"fieldsV1":{deep}}}],"uid":"u"}},"spec":{deep}}}"#
+        );
+        let (key, item) = PartItem::read(&RawValue::from_string(text).unwrap()).unwrap();
+        assert_eq!((key, item.object.uid.as_str()), (Key::new("b", "a"), "u"));
+    }
 }

@@ -64,7 +64,17 @@ impl PartialEq for Watched {
 #[serde(default)]
 struct Shadow<'a> {
     #[serde(borrow)]
+    metadata: ShadowMeta<'a>,
+    #[serde(borrow)]
     spec: ShadowSpec<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct ShadowMeta<'a> {
+    /// As deep as what it tells of.
+    #[serde(borrow)]
+    managed_fields: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize, Default)]
@@ -88,8 +98,8 @@ impl Item for Watched {
         let text = raw.get();
         let shadow: Shadow<'_> = serde_json::from_str(text)?;
         let specs = [shadow.spec.bootstrap_spec.spec, shadow.spec.infrastructure_spec.spec];
-        let mut machine: ScheduledMachine = serde_json::from_str(&without(text, specs))?;
-        machine.metadata.managed_fields = None;
+        let unread = [(specs[0], "{}"), (specs[1], "{}"), (shadow.metadata.managed_fields, "null")];
+        let machine = serde_json::from_str(&without(text, unread))?;
         let keep = |spec: Option<&RawValue>| match spec {
             Some(spec) => Ok(spec.to_owned()),
             None => RawValue::from_string("{}".to_owned()),
@@ -99,20 +109,21 @@ impl Item for Watched {
     }
 }
 
-/// The text with empty objects in the place of parts of it.
-fn without(text: &str, parts: [Option<&RawValue>; 2]) -> String {
+/// The text with something else in the place of parts of it.
+fn without(text: &str, parts: [(Option<&RawValue>, &'static str); 3]) -> String {
     // A part is borrowed from the text, so its place is the distance between the two.
-    let place = |part: &RawValue| {
-        let start = (part.get().as_ptr().addr()).wrapping_sub(text.as_ptr().addr());
-        (start, start + part.get().len())
+    let place = |(part, instead): (Option<&RawValue>, &'static str)| {
+        let part = part?.get();
+        let start = (part.as_ptr().addr()).wrapping_sub(text.as_ptr().addr());
+        Some((start, start + part.len(), instead))
     };
-    let mut places: Vec<(usize, usize)> = parts.into_iter().flatten().map(place).collect();
+    let mut places: Vec<(usize, usize, &str)> = parts.into_iter().filter_map(place).collect();
     places.sort_unstable();
     let mut rest = String::with_capacity(text.len());
     let mut from = 0;
-    for (start, end) in places {
+    for (start, end, instead) in places {
         rest.push_str(text.get(from..start).unwrap_or_default());
-        rest.push_str("{}");
+        rest.push_str(instead);
         from = end;
     }
     rest.push_str(text.get(from..).unwrap_or_default());
@@ -124,9 +135,10 @@ mod tests {
     use super::*;
 
     fn read(bootstrap: &str) -> Watched {
+        // The server's record of who wrote what is as deep as what was written.
         let text = format!(
             r#"{{"apiVersion":"5spot.finos.org/v1alpha1","kind":"ScheduledMachine",
-            "metadata":{{"name":"a","namespace":"b","uid":"u","managedFields":[{{"manager":"x"}}]}},
+            "metadata":{{"name":"a","namespace":"b","managedFields":[{{"fieldsV1":{bootstrap}}}],"uid":"u"}},
             "spec":{{"infrastructureSpec":{{"spec":{{"address":"10.0.0.1"}},"kind":"RemoteMachine"}},"killSwitch":true,
             "bootstrapSpec":{{"kind":"K0sWorkerConfig","spec":{bootstrap}}}}}}}"#
         );
@@ -150,6 +162,7 @@ mod tests {
         let watched = read(&deep);
         assert!(watched.machine.spec.kill_switch, "orders are read whatever the rest is");
         assert_eq!(watched.embedded(Part::Bootstrap).unwrap().get(), deep);
+        assert_eq!((watched.uid(), &watched.machine.metadata.managed_fields), ("u", &None));
     }
 
     #[test]
