@@ -88,12 +88,12 @@ impl Queue {
     pub(crate) fn done(&mut self, key: &Key, outcome: Outcome, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.is_running = false;
-        let again = match (entry.again.take(), outcome) {
-            (Some(Change::World), _) => true,
+        let again = match entry.again.take() {
+            Some(Change::World) => true,
             // What a pass wrote may be seen before the pass has ended: the next step follows from it. What it wrote to
             // tell of a failure must not undo its backoff.
-            (Some(Change::Own), Outcome::Done(_)) => true,
-            (Some(Change::Own), Outcome::Failed(_) | Outcome::Gone) | (None, _) => false,
+            Some(Change::Own) => matches!(outcome, Outcome::Done(_)),
+            None => false,
         };
         let at = match outcome {
             Outcome::Done(at) => {
