@@ -30,12 +30,12 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// What a pass did.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub struct Performed {
-    /// The decision, as it came out.
+    /// The decision, as it came out: its actions are done, whatever became of status.
     pub decision: Decision,
     /// Whether status was written.
-    pub wrote_status: bool,
+    pub wrote_status: Result<bool, Error>,
 }
 
 /// One pass that is being carried out.
@@ -96,7 +96,8 @@ impl Shell {
             self.tell(&mut pass, &Event::from(note), now).await;
         }
         // Without our finalizer there may be no object left to write to.
-        let wrote_status = !released && self.write_status(&mut pass, observed, &decision, now).await?;
+        let wrote_status =
+            if released { Ok(false) } else { self.write_status(&mut pass, observed, &decision, now).await };
         Ok(Performed { decision, wrote_status })
     }
 

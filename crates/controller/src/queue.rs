@@ -36,8 +36,8 @@ pub(crate) struct Queue {
 struct Entry {
     due: Option<Instant>,
     is_running: bool,
-    /// Something changed while it was running.
-    again: bool,
+    /// What changed while it was running.
+    again: Option<Change>,
     failures: u32,
 }
 
@@ -46,7 +46,10 @@ impl Queue {
     pub(crate) fn touch(&mut self, key: &Key, change: Change, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.is_running {
-            entry.again |= change == Change::World;
+            entry.again = match (entry.again, change) {
+                (Some(Change::World), _) | (_, Change::World) => Some(Change::World),
+                (None | Some(Change::Own), Change::Own) => Some(Change::Own),
+            };
             return;
         }
         // What we wrote to tell of a failure must not undo its backoff.
@@ -66,7 +69,7 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.due = None;
             entry.is_running = true;
-            entry.again = false;
+            entry.again = None;
         }
         Some(key)
     }
@@ -85,7 +88,13 @@ impl Queue {
     pub(crate) fn done(&mut self, key: &Key, outcome: Outcome, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.is_running = false;
-        let again = std::mem::take(&mut entry.again);
+        let again = match entry.again.take() {
+            Some(Change::World) => true,
+            // What a pass wrote may be seen before the pass has ended: the next step follows from it. What it wrote to
+            // tell of a failure must not undo its backoff.
+            Some(Change::Own) => matches!(outcome, Outcome::Done(_)),
+            None => false,
+        };
         let at = match outcome {
             Outcome::Done(at) => {
                 entry.failures = 0;
@@ -146,6 +155,19 @@ mod tests {
         queue.done(&key("a"), Outcome::Done(Some(now + Duration::from_secs(9))), now);
         assert_eq!(queue.next(now), None);
         assert_eq!(queue.next_at(), Some(now + Duration::from_secs(9)));
+    }
+
+    #[test]
+    fn what_a_pass_wrote_may_be_seen_before_it_ends() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.touch(&key("a"), Change::World, now);
+        queue.next(now);
+        queue.touch(&key("a"), Change::Own, now);
+        queue.done(&key("a"), Outcome::Done(Some(now + Duration::from_secs(30))), now);
+        assert_eq!(queue.next(now), Some(key("a")), "the next step follows from what was written");
+        queue.touch(&key("a"), Change::Own, now);
+        queue.done(&key("a"), Outcome::Failed(Retry::Later), now);
+        assert_eq!(queue.next(now), None, "a failure that was told of waits all the same");
     }
 
     #[test]

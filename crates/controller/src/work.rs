@@ -85,7 +85,7 @@ impl Worker {
         }
         let performed = self.shell.perform(watched, wish.as_ref().ok(), &observed, decision, now).await?;
         self.count(watched, &observed, &performed.decision, now);
-        let acted = performed.wrote_status || !performed.decision.actions.is_empty();
+        let acted = performed.wrote_status? || !performed.decision.actions.is_empty();
         Ok((if acted { PassResult::acted } else { PassResult::unchanged }, wake))
     }
 

@@ -320,8 +320,12 @@ pub fn shared_with_cluster_api() -> &'static ControlPlane {
     share(&SHARED, &Options { topology: Topology::Two, cluster_api, ..Options::default() })
 }
 
+/// The control plane that the tests of one binary share, of the kind they need.
+///
+/// # Panics
+/// As [`shared`] does.
 #[expect(clippy::panic, reason = "called by tests alone")]
-fn share(cell: &'static OnceLock<ControlPlane>, options: &Options) -> &'static ControlPlane {
+pub fn share(cell: &'static OnceLock<ControlPlane>, options: &Options) -> &'static ControlPlane {
     cell.get_or_init(|| {
         // A thread of its own, since the caller is inside a runtime already.
         let options = options.clone();

@@ -31,7 +31,7 @@ pub use cluster_api::{
     ClusterApi, cluster_api, create_cluster, create_cluster_without_secret, create_kubeconfig_secret,
 };
 pub use control_plane::{
-    Cluster, ControlPlane, Options, Topology, eventually, is_proof, shared, shared_with_cluster_api,
+    Cluster, ControlPlane, Options, Topology, eventually, is_proof, share, shared, shared_with_cluster_api,
 };
 pub use crds::{cluster_api_crds, k0smotron_crds};
 pub use error::Error;

@@ -11,7 +11,7 @@ mod core;
 mod kubelet;
 mod provider;
 
-use crate::control_plane::{ControlPlane, chain};
+use crate::control_plane::{Cluster, ControlPlane, chain};
 use crate::error::Error;
 use futures::stream::{self, Stream, StreamExt};
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
@@ -123,10 +123,21 @@ impl Hosts {
         core: Core,
         behaviour: Behaviour,
     ) -> Result<Self, Error> {
+        Self::start_in(plane, plane.workload(), namespace, core, behaviour).await
+    }
+
+    /// The same, with Nodes in this cluster.
+    pub async fn start_in(
+        plane: &ControlPlane,
+        workload: &Cluster,
+        namespace: &str,
+        core: Core,
+        behaviour: Behaviour,
+    ) -> Result<Self, Error> {
         let world = Arc::new(World {
             namespace: namespace.to_owned(),
             management: plane.management().client().await?,
-            workload: plane.workload().client().await?,
+            workload: workload.client().await?,
             behaviours: Mutex::new(Behaviours { usual: behaviour, special: BTreeMap::new() }),
             changed: watch::Sender::new(()),
             hosts: Mutex::default(),
