@@ -38,6 +38,10 @@ fuzz: ## Run each fuzz target for a minute (FUZZ_SECONDS); needs a nightly toolc
 	@for target in $(FUZZ_TARGETS); do echo "== fuzz $$target"; \
 	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -verbosity=0 -print_final_stats=1 || exit 1; done
 
+.PHONY: mutants
+mutants: control-plane ## Make each deliberate wrong change of mutants/ and see that its test catches it
+	$(XTASK) mutants
+
 .PHONY: bench
 bench: ## Measure speed and size, in nanoseconds and in instructions
 	$(CARGO) build --locked --release --package fivespot-bench
@@ -48,7 +52,7 @@ build: ## Build the release binaries into target/release
 	$(CARGO) build --locked --release --workspace --exclude xtask --exclude fivespot-testenv --exclude fivespot-bench --exclude fivespot-sim
 
 .PHONY: control-plane
-control-plane: ## Build etcd and the Kubernetes servers from source, once for this machine
+control-plane: ## Build etcd, the Kubernetes servers and Cluster API from source, once for this machine
 	@echo '== control plane'
 	$(XTASK) control-plane
 
@@ -57,7 +61,7 @@ cluster: ## Run a real control plane until Ctrl-C; TWO=1 for a workload cluster 
 	@$(XTASK) cluster $(if $(TWO),--two) $(if $(PORT),--port $(PORT))
 
 .PHONY: demo
-demo: ## The same with 5-Spot, Cluster API and the examples on it
+demo: ## Watch a machine join, take a pod and leave by the clock, on a real control plane, until Ctrl-C
 	@$(XTASK) demo $(if $(TWO),--two) $(if $(PORT),--port $(PORT))
 
 .PHONY: codegen

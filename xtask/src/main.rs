@@ -4,6 +4,7 @@ mod bench;
 mod cluster;
 mod codegen;
 mod demo;
+mod mutants;
 mod progress;
 
 use anyhow::Result;
@@ -29,6 +30,8 @@ enum Task {
     Demo(cluster::Args),
     /// Write the files that are generated from code
     Codegen(codegen::Args),
+    /// Make deliberate wrong changes, one at a time, and fail if a named test does not catch one
+    Mutants(mutants::Args),
     /// Measure, and fail if a bar is missed
     Bench,
 }
@@ -53,6 +56,7 @@ fn run(task: Task) -> Result<()> {
         Task::Cluster(args) => cluster::run(&args, cluster::Load::Nothing),
         Task::Demo(args) => cluster::run(&args, cluster::Load::Demo),
         Task::Codegen(args) => codegen::run(&args),
+        Task::Mutants(args) => mutants::run(&args),
         Task::Bench => bench::run(),
     }
 }

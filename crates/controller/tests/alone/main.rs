@@ -13,6 +13,7 @@ mod worlds;
 
 mod clock;
 mod process;
+mod refused;
 mod rights;
 
 use fivespot_testenv::{ClusterApi, ControlPlane, Options, share};
