@@ -111,7 +111,7 @@ impl Shell {
         })
     }
 
-    /// What a watch has, or, if that is not enough, what the server answers.
+    /// What a watch has, or, if that is not enough, what the server answers: a watch may be behind.
     async fn look<T: Item>(
         &self,
         cache: &Cache<T>,
@@ -119,11 +119,8 @@ impl Shell {
         place: &Place,
         look: Look,
     ) -> Result<Option<Arc<T>>, Error> {
-        if let Some(item) = cache.get(key) {
-            return Ok(Some(item));
-        }
         if !look.certain {
-            return Ok(None);
+            return Ok(cache.get(key));
         }
         let what = format!("read {} {key}", cache.what());
         let request = Request::new(place.path(Some(&key.namespace)));
@@ -193,7 +190,7 @@ async fn read_node(reached: &Reached, name: &str) -> Result<Option<Arc<NodeItem>
 /// How closely to look for an object.
 #[derive(Debug, Clone, Copy)]
 struct Look {
-    /// Whether the server itself is asked for what a watch has not got.
+    /// Whether the server itself is asked.
     certain: bool,
     /// Whether more than metadata is needed.
     whole: bool,

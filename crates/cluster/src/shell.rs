@@ -14,7 +14,7 @@ use fivespot_core::lifecycle::Patience;
 use kube::Client;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -23,6 +23,9 @@ const CAPI_MISSING: Duration = Duration::from_secs(15);
 
 /// How long the first list of a kind is awaited before the server is asked for each object.
 const FIRST_LIST: Duration = Duration::from_secs(5);
+
+/// How long the event of a write of ours is awaited.
+const OWN_WRITE: Duration = Duration::from_secs(5);
 
 /// Whether this process may write now.
 pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
@@ -66,11 +69,17 @@ pub struct Shell {
     capi: watch::Sender<Capi>,
     providers: Mutex<HashMap<(String, String), Provider>>,
     interest: Mutex<HashMap<(ClusterId, String), Key>>,
-    written: Mutex<HashMap<Key, String>>,
+    written: Mutex<HashMap<Key, Written>>,
     notify: Notify,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Whether it watches, or asks the server for every single thing.
     watches: bool,
+}
+
+/// What we wrote last of an object.
+struct Written {
+    version: String,
+    at: Instant,
 }
 
 /// Whether Cluster API is served.
@@ -204,7 +213,20 @@ impl Shell {
     /// Remembers what we wrote, to know our own hand when it comes back by the watch.
     pub(crate) fn wrote(&self, key: &Key, version: &str) {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        written.insert(key.clone(), version.to_owned());
+        written.insert(key.clone(), Written { version: version.to_owned(), at: Instant::now() });
+    }
+
+    /// Whether this is an object as it was before a write of ours, whose event is still to come: whatever is decided
+    /// on it was decided before, and people would be told twice. Not for long, since a server that was restored from
+    /// a backup counts from a lower number.
+    pub fn is_behind(&self, watched: &Watched) -> bool {
+        let number = |version: &str| version.parse::<u64>().ok();
+        let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(written) = written.get(&watched.key()).filter(|it| it.at.elapsed() < OWN_WRITE) else {
+            return false;
+        };
+        let seen = watched.machine.metadata.resource_version.as_deref().and_then(number);
+        seen.zip(number(&written.version)).is_some_and(|(seen, written)| seen < written)
     }
 
     fn object_changed(&self, key: &Key) {
@@ -218,7 +240,8 @@ impl Shell {
             return;
         };
         let written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_own = written.get(key) == watched.machine.metadata.resource_version.as_ref();
+        let version = watched.machine.metadata.resource_version.as_ref();
+        let is_own = written.get(key).is_some_and(|written| Some(&written.version) == version);
         drop(written);
         (self.notify)(key, if is_own { Change::Own } else { Change::World });
     }

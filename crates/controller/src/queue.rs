@@ -20,6 +20,8 @@ const SOON: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 pub(crate) enum Outcome {
     /// Well; look again at the latest then.
     Done(Option<Instant>),
+    /// Not at all: what is known of the machine is older than what we wrote. Look again then.
+    Behind(Instant),
     /// It failed.
     Failed(Retry),
     /// The machine is gone.
@@ -100,6 +102,7 @@ impl Queue {
                 entry.failures = 0;
                 at
             }
+            Outcome::Behind(at) => Some(at),
             Outcome::Failed(retry) => {
                 let (first, longest) = match retry {
                     Retry::Soon => SOON,
@@ -185,6 +188,19 @@ mod tests {
         assert_eq!(queue.next(now), Some(key("a")));
         queue.done(&key("a"), Outcome::Done(None), now);
         assert_eq!(queue.failures(&key("a")), 0);
+    }
+
+    #[test]
+    fn a_pass_that_came_too_early_neither_fails_nor_succeeds() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.touch(&key("a"), Change::World, now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        queue.done(&key("a"), Outcome::Failed(Retry::Later), now);
+        queue.touch(&key("a"), Change::World, now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        let soon = now + Duration::from_millis(50);
+        queue.done(&key("a"), Outcome::Behind(soon), now);
+        assert_eq!((queue.failures(&key("a")), queue.next_at()), (1, Some(soon)));
     }
 
     #[test]

@@ -16,6 +16,9 @@ use tokio::time::Instant;
 /// Failures in a row after which people are told.
 const TELL_AFTER: u32 = 1;
 
+/// How soon it is looked again whether the event of a write of ours has come.
+const OWN_WRITE: Duration = Duration::from_millis(50);
+
 /// The longest sleep without another look at the clock: timers follow neither steps of the clock nor a suspended host.
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 
@@ -32,6 +35,9 @@ impl Worker {
     pub(crate) async fn pass(&self, key: &Key, failures: u32) -> Outcome {
         let began = Instant::now();
         let Some(watched) = self.shell.get(key) else { return Outcome::Gone };
+        if self.shell.is_behind(&watched) {
+            return Outcome::Behind(began + OWN_WRITE);
+        }
         let outcome = self.reconcile(&watched, failures).await;
         self.metrics.duration.observe(began.elapsed().as_secs_f64());
         let result = match &outcome {

@@ -295,7 +295,7 @@ impl Cause {
 /// What a decision must know that a quick look does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Needs {
-    /// The server's own word on every object that a watch has not got.
+    /// The server's own word on every object: what a watch has not got may exist, and what it has may have changed.
     pub certainty: bool,
     /// The pods of the Node.
     pub pods: bool,

@@ -140,6 +140,8 @@ fn create(given: Given<'_>) -> Decision {
 fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
     let observed = given.observed;
     let mut decision = given.rest(Phase::Pending);
+    // An exit is called off only if the Machine really was not deleted: a watch may not have heard of it yet.
+    decision.needs.certainty = observed.memory.shutdown.is_some();
     if !observed.finalizer {
         decision.actions.push(Action::AddFinalizer);
     }

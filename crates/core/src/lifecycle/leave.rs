@@ -43,7 +43,10 @@ pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
         },
         None => without_machine(given, cause),
     };
-    given.give_up(decision)
+    let mut decision = given.give_up(decision);
+    // Of what was left behind as orphans, a watch may not have heard yet that it is not ours any more.
+    decision.needs.certainty |= cause == Cause::Deleted;
+    decision
 }
 
 /// The phase in which an exit for this cause ends.
