@@ -71,35 +71,42 @@ impl Gate {
     /// Waits for the right to write. Without a rank there is no waiting.
     pub(crate) async fn enter(&self, rank: Option<Rank>) -> Permit<'_> {
         let Some(rank) = rank else { return Permit(None) };
-        let waiting = {
+        let (open, waiting) = oneshot::channel();
+        {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.arrived += 1;
             let arrived = state.arrived;
-            if state.inside < AT_ONCE {
-                state.inside += 1;
-                return Permit(Some(self));
-            }
-            let (open, waiting) = oneshot::channel();
             state.waiting.push(Reverse(Waiter { rank, arrived, open }));
-            waiting
-        };
+        }
         // Made before the wait, so that a task that is dropped while it waits gives back what it was just given.
-        let mut turn = Turn { gate: self, waiting };
-        // The sender is in the heap until it is used.
-        let _ = (&mut turn.waiting).await;
-        std::mem::forget(turn);
+        let mut turn = Turn { gate: self, waiting: Some(waiting) };
+        // Whoever is ready at the same moment stands in line before the first is let in.
+        tokio::task::yield_now().await;
+        self.admit();
+        if let Some(waiting) = &mut turn.waiting {
+            // The sender is in the heap until it is used.
+            let _ = waiting.await;
+        }
+        turn.waiting = None;
         Permit(Some(self))
+    }
+
+    fn admit(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        while state.inside < AT_ONCE {
+            let Some(Reverse(next)) = state.waiting.pop() else { return };
+            // A waiter that is gone does not take its turn.
+            if next.open.send(()).is_ok() {
+                state.inside += 1;
+            }
+        }
     }
 
     fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        // A waiter that is gone does not take its turn.
-        while let Some(Reverse(next)) = state.waiting.pop() {
-            if next.open.send(()).is_ok() {
-                return;
-            }
-        }
         state.inside = state.inside.saturating_sub(1);
+        drop(state);
+        self.admit();
     }
 }
 
@@ -111,16 +118,17 @@ impl Drop for Permit<'_> {
     }
 }
 
-/// A place in the queue.
+/// A place in the queue; empty when its turn has come.
 struct Turn<'a> {
     gate: &'a Gate,
-    waiting: oneshot::Receiver<()>,
+    waiting: Option<oneshot::Receiver<()>>,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.waiting.close();
-        if self.waiting.try_recv().is_ok() {
+        let Some(waiting) = &mut self.waiting else { return };
+        waiting.close();
+        if waiting.try_recv().is_ok() {
             self.gate.leave();
         }
     }

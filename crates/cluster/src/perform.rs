@@ -113,6 +113,9 @@ impl Shell {
     /// An event that cannot be sent is not worth a second try.
     async fn tell(&self, pass: &mut Pass<'_>, event: &Event<'_>, now: Timestamp) {
         let _permit = self.gate.enter(pass.rank()).await;
+        if self.may_write("send an event").is_err() {
+            return;
+        }
         if let Err(error) = self.settings.reporter.send(&self.client, pass.watched, event, now).await {
             tracing::warn!(object = %pass.watched.key(), %error, "an event was lost");
         }

@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
+use std::cmp::Reverse;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -112,11 +113,12 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
     let mut clocks = Clocks::now();
     let mut tick = tokio::time::interval(TICK);
     loop {
-        while let Some((key, failures)) = desk.with(|queue| {
-            let key = queue.next(Instant::now())?;
-            let failures = queue.failures(&key);
-            Some((key, failures))
-        }) {
+        let mut due: Vec<(u32, Key)> = desk.with(|queue| {
+            let next = || queue.next(Instant::now()).map(|key| (queue.failures(&key), key));
+            std::iter::from_fn(next).collect()
+        });
+        due.sort_by_cached_key(|(_, key)| Reverse(worker.priority(key)));
+        for (failures, key) in due {
             let (desk, worker) = (Arc::clone(desk), Arc::clone(worker));
             passes.spawn(async move {
                 let done = Done { desk, key };

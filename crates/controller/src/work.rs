@@ -63,12 +63,18 @@ impl Worker {
         }
     }
 
+    /// How important a machine is among those that are due at the same moment.
+    pub(crate) fn priority(&self, key: &Key) -> i64 {
+        self.shell.get(key).map_or(0, |watched| watched.machine.spec.priority)
+    }
+
     async fn reconcile(
         &self,
         watched: &Watched,
         failures: u32,
     ) -> Result<(PassResult, Option<Instant>), Error> {
-        let now = Timestamp::now();
+        // Both clocks at the same moment: what is decided on the one is awaited on the other.
+        let (now, running) = (Timestamp::now(), Instant::now());
         let orders = watched.machine.orders(self.patience);
         let wish = Intent::try_from(&watched.machine);
         // What a watch says was not enough last time.
@@ -81,7 +87,7 @@ impl Worker {
             }
             needs = needs.and(decision.needs);
         };
-        let wake = wake(&decision.wake, now);
+        let wake = wake(&decision.wake, now, running);
         let news = is_news(&watched.machine, &observed, &decision);
         if news {
             log(watched, &observed, &decision);
@@ -121,11 +127,11 @@ impl Worker {
 }
 
 /// When to look again, on a clock that does not jump.
-fn wake(wake: &Wake, now: Timestamp) -> Option<Instant> {
+fn wake(wake: &Wake, now: Timestamp, running: Instant) -> Option<Instant> {
     let at = wake.at.map(|at| at.duration_since(now));
     let at = at.map(|wait| Duration::try_from(wait).unwrap_or_default());
     let wait = [at.map(|wait| wait.min(LONGEST_SLEEP)), wake.poll].into_iter().flatten().min();
-    wait.map(|wait| Instant::now() + wait)
+    wait.map(|wait| running + wait)
 }
 
 /// Whether a decision says anything that the last one did not.
