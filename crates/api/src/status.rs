@@ -12,6 +12,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
 
+/// Status of a condition of which nothing is known.
+const UNKNOWN: &str = "Unknown";
+
 /// Where the garbage collector says that it takes owner references off, for `--cascade=orphan`.
 const ORPHAN: &str = "orphan";
 
@@ -168,14 +171,32 @@ impl ScheduledMachine {
         let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
         // Status keeps whole seconds.
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        let mut after: Vec<Condition> = report
-            .conditions
+        let mut after = self.render(before, &report.conditions, now);
+        // Nobody looked at the workload cluster in this pass. How it was reached is still remembered by the reason.
+        let kept = ConditionKind::WorkloadReachable.word();
+        if let Some(old) = find(kept).filter(|_| !after.iter().any(|condition| condition.type_ == kept)) {
+            let is_old = old.status == UNKNOWN;
+            after.push(Condition {
+                status: UNKNOWN.to_owned(),
+                message: "There is no Node to look for".to_owned(),
+                last_transition_time: if is_old { old.last_transition_time.clone() } else { Time(now) },
+                observed_generation: self.metadata.generation,
+                ..old.clone()
+            });
+        }
+        after
+    }
+
+    fn render(&self, before: &[Condition], shown: &[status::Condition], now: Timestamp) -> Vec<Condition> {
+        let find = |kind: &str| before.iter().find(|condition| condition.type_ == kind);
+        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        shown
             .iter()
             .map(|condition| {
                 let status = match condition.status {
                     Some(true) => "True",
                     Some(false) => "False",
-                    None => "Unknown",
+                    None => UNKNOWN,
                 };
                 let old = find(condition.kind.word()).filter(|old| old.status == status);
                 Condition {
@@ -187,12 +208,34 @@ impl ScheduledMachine {
                     last_transition_time: old.map_or(Time(now), |old| old.last_transition_time.clone()),
                 }
             })
-            .collect();
-        // Nobody looked at the workload cluster in this pass: what was true of it is still remembered by it.
-        let kept = ConditionKind::WorkloadReachable.word();
-        if !after.iter().any(|condition| condition.type_ == kept) {
-            after.extend(find(kept).cloned());
+            .collect()
+    }
+
+    /// The status after a pass that failed before anything was known: what was said before stands, but for the claim
+    /// that all is well.
+    pub fn failed_status(&self, text: &str, is_final: bool, now: Timestamp) -> ScheduledMachineStatus {
+        let before = self.status.clone().unwrap_or_default();
+        let message = format!("{text}; it is tried again");
+        let phase = before.phase.as_deref().and_then(Phase::parse).unwrap_or(Phase::Pending);
+        let phase = if is_final { Phase::Error } else { phase };
+        let last = if is_final { ConditionKind::Stalled } else { ConditionKind::Reconciling };
+        let condition = |kind, status| status::Condition {
+            kind,
+            status: Some(status),
+            reason: "ReconcileFailed",
+            message: message.clone(),
+        };
+        let shown = vec![condition(ConditionKind::Ready, false), condition(last, true)];
+        let mut conditions = self.render(&before.conditions, &shown, now);
+        let replaced = [ConditionKind::Ready, ConditionKind::Stalled, ConditionKind::Reconciling];
+        let stays = |it: &&Condition| !replaced.iter().any(|kind| kind.word() == it.type_);
+        conditions.extend(before.conditions.iter().filter(stays).cloned());
+        ScheduledMachineStatus {
+            phase: Some(phase.word().to_owned()),
+            message: Some(message),
+            conditions,
+            observed_generation: self.metadata.generation,
+            ..before
         }
-        after
     }
 }

@@ -112,6 +112,6 @@ impl Place {
         };
         config.proxy_url = None;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        Ok((Shell::glance(connect(&config, PROGRAM)?).await?, namespace))
+        Ok((Shell::glance(connect(&config, PROGRAM)?, PROGRAM).await?, namespace))
     }
 }

@@ -3,7 +3,7 @@
 //! Lists and events are read object by object. One object that cannot be read costs that object and nothing else;
 //! read as a whole, it would blind the watch for all others (ADR 2).
 
-use crate::error::{CALL, Error, call, code, describe};
+use crate::error::{CALL, Error, code, describe};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
@@ -18,17 +18,23 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-/// Objects in one answer of a list.
-const PAGE: u32 = 500;
+/// Objects in one answer of a list: a Node can have 30 KB, and an answer must come in time over a slow link.
+const PAGE: u32 = 200;
 
 /// How long a watch may be silent. The server sends a bookmark every minute when nothing happens.
-const SILENCE: Duration = Duration::from_secs(150);
+const SILENCE: Duration = Duration::from_secs(90);
 
 /// Seconds after which the server ends a watch by itself.
 const WATCH_SECONDS: u32 = 290;
 
 /// First and last delay before a broken watch is tried again.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(15));
+
+/// A watch that ends sooner is broken, whatever its end looks like.
+const SHORTEST: Duration = Duration::from_secs(1);
+
+/// How long one page of a list may take.
+const LIST: Duration = Duration::from_secs(20);
 
 /// Namespace and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -92,6 +98,8 @@ pub struct Failure {
     pub code: Option<u16>,
     /// In words.
     pub message: String,
+    /// Since when.
+    pub since: Instant,
 }
 
 /// A copy of what the server has.
@@ -158,11 +166,8 @@ impl<T: Item> Cache<T> {
         self.shared.health.borrow().clone()
     }
 
-    /// Another call to the same server was not answered: the watch may be dead without knowing it. It counts as failed
-    /// until it has begun anew.
-    pub(crate) fn doubt(&self, why: &str) {
-        let failure = Failure { code: None, message: why.to_owned() };
-        self.shared.health.send_modify(|health| health.failure = Some(failure));
+    /// Another call to the same server was not answered: the watch may be dead without knowing it, and begins anew.
+    pub(crate) fn doubt(&self) {
         self.shared.doubt.notify_one();
     }
 
@@ -191,27 +196,41 @@ impl<T: Item> Cache<T> {
         loop {
             let began = Instant::now();
             let outcome = self.follow_once(&source, &mut version, &changed).await;
-            let Err(error) = outcome else {
+            let lived = began.elapsed();
+            if lived > BACKOFF.1 {
                 backoff = BACKOFF.0;
-                continue;
-            };
-            let failure = Failure { code: code(&error), message: describe(&error) };
-            tracing::warn!(watch = self.what(), error = failure.message, "the watch broke off");
-            let gone = failure.code == Some(404);
-            // An old version, or one the server does not accept: begin with a list.
-            if failure.code.is_some() {
-                version = None;
             }
-            self.shared.health.send_modify(|health| health.failure = Some(failure));
-            if gone {
-                return;
-            }
-            if began.elapsed() > BACKOFF.1 {
-                backoff = BACKOFF.0;
+            match outcome {
+                Ok(()) if lived >= SHORTEST => continue,
+                Ok(()) => {}
+                Err(error) => {
+                    self.failed(&error);
+                    // Too old a version, or one the server does not accept: begin with a list.
+                    if matches!(code(&error), Some(400 | 404 | 410)) {
+                        version = None;
+                    }
+                    if code(&error) == Some(404) {
+                        return;
+                    }
+                }
             }
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(BACKOFF.1);
         }
+    }
+
+    fn failed(&self, error: &kube::Error) {
+        let (code, message) = (code(error), describe(error));
+        tracing::warn!(watch = self.what(), error = message, "the watch broke off");
+        self.shared.health.send_modify(|health| {
+            let now = Instant::now();
+            let since = health.failure.as_ref().map_or(now, |before| before.since);
+            // A server that refuses is heard all the same.
+            if code.is_some() {
+                health.heard = now;
+            }
+            health.failure = Some(Failure { code, message, since });
+        });
     }
 
     /// One list, if there is no version to go on from, and one watch, until it ends.
@@ -221,11 +240,12 @@ impl<T: Item> Cache<T> {
         version: &mut Option<String>,
         changed: &(impl Fn(&Key) + Send + Sync),
     ) -> Result<(), kube::Error> {
-        let from = match version.take() {
+        let mut from = match version.take() {
             Some(version) => version,
             None => self.list(source, changed).await?,
         };
-        let mut from = from;
+        // Wherever this ends, the next goes on from here.
+        *version = Some(from.clone());
         let params = WatchParams {
             field_selector: source.fields.clone(),
             timeout: Some(WATCH_SECONDS),
@@ -251,35 +271,39 @@ impl<T: Item> Cache<T> {
                 }
             };
             let event = match next.await {
-                Err(()) => {
-                    *version = Some(from);
-                    return Err(silent());
-                }
-                Ok(None) => {
-                    *version = Some(from);
-                    return Ok(());
-                }
-                Ok(Some(event)) => event.inspect_err(|_| *version = Some(from.clone()))?,
+                Err(()) => return Err(silent()),
+                Ok(None) => return Ok(()),
+                Ok(Some(event)) => event?,
             };
             match event {
                 WatchEvent::Added(raw) | WatchEvent::Modified(raw) => {
                     from = read_version(&raw).unwrap_or(from);
-                    if let Some((key, item)) = self.read(&raw)
-                        && self.put(key.clone(), item)
-                    {
-                        changed(&key);
+                    match self.read(&raw) {
+                        Ok((key, item)) => {
+                            if self.put(key.clone(), item) {
+                                changed(&key);
+                            }
+                        }
+                        // What it was before is not true any more.
+                        Err(Some(key)) => {
+                            self.forget(&key);
+                            changed(&key);
+                        }
+                        Err(None) => {}
                     }
                 }
                 WatchEvent::Deleted(raw) => {
                     from = read_version(&raw).unwrap_or(from);
                     if let Some(key) = read_key(&raw) {
                         self.forget(&key);
+                        self.shared.unreadable.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
                         changed(&key);
                     }
                 }
                 WatchEvent::Bookmark(bookmark) => from = bookmark.metadata.resource_version,
                 WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
             }
+            *version = Some(from.clone());
             self.heard();
         }
     }
@@ -294,7 +318,7 @@ impl<T: Item> Cache<T> {
         params.field_selector.clone_from(&source.fields);
         let version = loop {
             let page = list_page(source, &params).await?;
-            items.extend(page.items.unwrap_or_default().iter().filter_map(|raw| self.read(raw)));
+            items.extend(page.items.unwrap_or_default().iter().filter_map(|raw| self.read(raw).ok()));
             match page.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
                 None => break page.metadata.resource_version.unwrap_or_default(),
@@ -338,22 +362,22 @@ impl<T: Item> Cache<T> {
         self.shared.items.write().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// Reads an object. One that cannot be read is reported once for each version of its problem, and left out.
-    fn read(&self, raw: &RawValue) -> Option<(Key, T)> {
+    /// Reads an object. One that cannot be read is reported once for each problem it has, and left out.
+    fn read(&self, raw: &RawValue) -> Result<(Key, T), Option<Key>> {
         let mut unreadable = self.shared.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
         match T::read(raw) {
             Ok((key, item)) => {
                 unreadable.remove(&key);
-                Some((key, item))
+                Ok((key, item))
             }
             Err(error) => {
-                let key = read_key(raw)?;
+                let Some(key) = read_key(raw) else { return Err(None) };
                 let problem = error.to_string();
                 if unreadable.get(&key) != Some(&problem) {
                     tracing::error!(watch = self.what(), object = %key, error = problem, "an object cannot be read");
-                    unreadable.insert(key, problem);
+                    unreadable.insert(key.clone(), problem);
                 }
-                None
+                Err(Some(key))
             }
         }
     }
@@ -371,7 +395,7 @@ async fn list_page(source: &Source, params: &ListParams) -> Result<RawList, kube
     let request = Request::new(&source.path);
     let request = if source.metadata_only { request.list_metadata(params) } else { request.list(params) };
     let request = request.map_err(kube::Error::BuildRequest)?;
-    match tokio::time::timeout(CALL, source.client.request::<RawList>(request)).await {
+    match tokio::time::timeout(LIST, source.client.request::<RawList>(request)).await {
         Ok(answer) => answer,
         Err(_) => Err(kube::Error::ReadEvents(std::io::Error::from(std::io::ErrorKind::TimedOut))),
     }
@@ -383,7 +407,7 @@ pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec
     params.field_selector.clone_from(&source.fields);
     let mut all = Vec::new();
     loop {
-        let page = call(what, list_page(source, &params)).await?;
+        let page = list_page(source, &params).await.map_err(|source| Error::api(what, source))?;
         for raw in page.items.unwrap_or_default() {
             let unreadable = |error: serde_json::Error| Error::Unreadable {
                 what: what.to_owned(),

@@ -2,7 +2,9 @@
 
 use crate::cache::{Source, list_all};
 use crate::error::{CALL, Error};
+use crate::gate::Rank;
 use crate::node::PodItem;
+use crate::shell::MayWrite;
 use crate::workload::Reached;
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
 use futures::StreamExt;
@@ -35,10 +37,20 @@ pub(crate) enum Way {
 }
 
 /// Asks each pod once.
-pub(crate) async fn ask(reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
-    let client = &reached.client;
+pub(crate) async fn ask(
+    reached: &Reached,
+    pods: &[PodId],
+    way: Way,
+    rank: Option<Rank>,
+    may_write: &MayWrite,
+) -> Attempts {
     let attempts = futures::stream::iter(pods.iter().cloned()).map(|pod| async move {
-        let outcome = ask_one(client, &pod, way).await;
+        let _permit = reached.gate.enter(rank).await;
+        let outcome = if may_write() {
+            ask_one(&reached.client, &pod, way).await
+        } else {
+            Outcome::Refused("this instance does not hold its lease any more".to_owned())
+        };
         Attempt { pod, outcome }
     });
     Attempts(attempts.buffered(AT_ONCE).collect().await)
@@ -88,10 +100,10 @@ fn read_answer(status: &Status) -> Outcome {
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
     let cause = |reason: &str| causes.iter().find(|cause| cause.reason == reason);
     match (status.code, cause("DisruptionBudget")) {
-        // Gone, or another pod of that name.
-        (404 | 409, _) => Outcome::Accepted,
+        // Gone, or another pod of that name; or the server is busy: then it is asked again in the next pass, and nobody is
+        // in the way.
+        (404 | 409, _) | (429, None) => Outcome::Accepted,
         (429, Some(cause)) => Outcome::Blocked(cause.message.clone()),
-        (429, None) => Outcome::Refused("the API server is busy".to_owned()),
         (403, _) if cause("NamespaceTerminating").is_some() => {
             Outcome::Refused("its namespace is being deleted, which ends it too".to_owned())
         }

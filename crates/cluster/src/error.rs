@@ -1,5 +1,6 @@
 //! What can go wrong between us and an API server, and whether it helps to try again.
 
+use kube::core::response::Status;
 use std::time::Duration;
 
 /// How long one call may take.
@@ -107,20 +108,70 @@ pub(crate) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
+impl Error {
+    /// Whether the server said that there is no such object, and not that there is no such kind.
+    pub(crate) fn is_absent(&self) -> bool {
+        match self {
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => status.code == 404 && has_name(status),
+                _ => false,
+            },
+            _ => false,
+        }
+    }
+
+    /// Whether nobody answered.
+    pub(crate) fn is_silence(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Api { source, .. } => {
+                !matches!(source.as_ref(), kube::Error::Api(_) | kube::Error::SerdeError(_))
+            }
+            Self::Changed { .. } | Self::Unreadable { .. } | Self::NotHolder { .. } => false,
+        }
+    }
+
+    /// Whether what a write named as still true was not: the version or the identity of the object, or a test of a
+    /// JSON patch. An admission policy answers with the same code, but names the object.
+    pub(crate) fn is_race(&self) -> bool {
+        let Self::Api { source, .. } = self else { return false };
+        let kube::Error::Api(status) = source.as_ref() else { return false };
+        let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+        match status.code {
+            404 | 409 => true,
+            422 => !has_name(status) || causes.iter().any(|cause| cause.field == "metadata.uid"),
+            _ => false,
+        }
+    }
+}
+
+fn has_name(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|details| !details.name.is_empty())
+}
+
+/// Characters of a server's words that are passed on.
+const WORDS: usize = 500;
+
+/// What kube calls an answer that is no Kubernetes error.
+const NO_STATUS: &str = "Failed to parse error data";
+
 /// The server's own words, or the innermost cause: the layers between say nothing to a reader.
 pub(crate) fn describe(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
-        return if status.message.is_empty() {
-            format!("{} {}", status.code, status.reason)
-        } else {
-            status.message.clone()
-        };
+        // Whoever may write a kubeconfig chooses the server: what it says is shown only if it is a Kubernetes error.
+        if status.reason == NO_STATUS {
+            return format!("the server answered {} and no Kubernetes error", status.code);
+        }
+        if status.message.is_empty() {
+            return format!("{} {}", status.code, status.reason);
+        }
+        return status.message.chars().take(WORDS).collect();
     }
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string()
+    innermost.to_string().chars().take(WORDS).collect()
 }
 
 /// One call, with its bound.

@@ -11,8 +11,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 
-/// Characters of a note that the server accepts.
-const NOTE_CHARS: usize = 1024;
+/// Bytes of a note that the server accepts.
+const NOTE_BYTES: usize = 1024;
 
 /// Characters of a ScheduledMachine's name that fit before the hash.
 const STEM_CHARS: usize = 200;
@@ -73,7 +73,7 @@ impl Reporter {
             "reportingInstance": self.instance,
             "action": "Reconcile",
             "reason": event.reason,
-            "note": event.text.chars().take(NOTE_CHARS).collect::<String>(),
+            "note": &event.text[..event.text.floor_char_boundary(NOTE_BYTES)],
             "type": if event.is_warning { "Warning" } else { "Normal" },
             "regarding": {
                 "apiVersion": "5spot.finos.org/v1alpha1",

@@ -16,6 +16,8 @@ const DOUBT: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct Kinds {
     groups: Mutex<HashMap<String, (Instant, Group)>>,
+    /// One asks, and the others wait for the answer.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// Versions of a group, the preferred one first, and the kinds of each.
@@ -27,7 +29,7 @@ struct Group {
 /// Where objects of a kind are had.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Place {
-    group: String,
+    pub(crate) group: String,
     pub(crate) version: String,
     plural: String,
 }
@@ -68,17 +70,22 @@ struct ApiResource {
 impl Kinds {
     /// Where objects of a kind are had, in this version if it is served, else in the one the server prefers.
     pub(crate) async fn find(&self, client: &Client, kind: &ObjectType) -> Result<Option<Place>, Error> {
-        let known = self.known(&kind.group);
-        let (asked, group) = match known {
-            Some(known) => known,
-            None => (Instant::now(), self.ask(client, &kind.group).await?),
-        };
-        if let Some(place) = group.find(kind).filter(|place| place.version == kind.version) {
-            return Ok(Some(place));
+        let is_exact = |group: &Group| group.find(kind).is_some_and(|place| place.version == kind.version);
+        // It may have been installed since it was asked for.
+        let is_good = |(asked, group): &(Instant, Group)| is_exact(group) || asked.elapsed() <= DOUBT;
+        if let Some((_, group)) = self.known(&kind.group).filter(is_good) {
+            return Ok(group.find(kind));
         }
-        // It may have been installed since.
-        let group = if asked.elapsed() > DOUBT { self.ask(client, &kind.group).await? } else { group };
-        Ok(group.find(kind))
+        let _turn = self.asking.lock().await;
+        if let Some((_, group)) = self.known(&kind.group).filter(is_good) {
+            return Ok(group.find(kind));
+        }
+        Ok(self.ask(client, &kind.group).await?.find(kind))
+    }
+
+    /// Something that was served is not any more: whoever asks next asks the server.
+    pub(crate) fn forget(&self, group: &str) {
+        self.groups.lock().unwrap_or_else(PoisonError::into_inner).remove(group);
     }
 
     fn known(&self, group: &str) -> Option<(Instant, Group)> {

@@ -4,9 +4,11 @@ use crate::cache::{Cache, Item, Key, Source, list_all};
 use crate::capi::{CapiVersion, ClusterItem, MachineItem};
 use crate::drain;
 use crate::error::{Error, call};
+use crate::gate::Rank;
 use crate::kinds::Place;
 use crate::node::NodeItem;
 use crate::parts::{PartItem, absent};
+use crate::perform::priority;
 use crate::shell::{Capi, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
@@ -41,6 +43,13 @@ impl Shell {
             Capi::Unknown => {
                 let why = "the server has not answered yet".to_owned();
                 return Err(Error::Unreadable { what: "tell whether Cluster API is served".to_owned(), why });
+            }
+            Capi::OtherVersion => {
+                // Machines may be there that we cannot see: nothing may be done as if they were not.
+                let what = "read Machines and Clusters".to_owned();
+                let why =
+                    "Cluster API is served here, but in no version that this controller speaks".to_owned();
+                return Err(Error::Unreadable { what, why });
             }
             Capi::Missing => {
                 let versions = self.settings.capi_version.map_or("v1beta2 or v1beta1", CapiVersion::word);
@@ -106,8 +115,9 @@ impl Shell {
         let found: Option<Arc<PartItem>> = self.look(&cache, &key, &place, look).await?;
         Ok(match found {
             Some(item) => item.presence(watched.uid(), &format!("{} {}", kind.kind, key.name)),
+            None if !needs.certainty => absent(false),
             None if place.version != kind.version => Presence::NotServed(what),
-            None => absent(needs.certainty),
+            None => absent(true),
         })
     }
 
@@ -132,7 +142,12 @@ impl Shell {
         };
         let request = request.map_err(|error| Error::api(&what, kube::Error::BuildRequest(error)))?;
         let raw = match call(&what, self.client.request::<Box<RawValue>>(request)).await {
-            Err(error) if error.code() == Some(404) => return Ok(None),
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) if error.code() == Some(404) => {
+                // Not the object is missing but its kind, or the version of it: that is no word on the object.
+                self.kinds.forget(&place.group);
+                return Err(Error::Changed { what });
+            }
             answer => answer?,
         };
         let unreadable = |error: serde_json::Error| Error::Unreadable { what, why: error.to_string() };
@@ -148,7 +163,9 @@ impl Shell {
         // First the interest, then the look: a change between the two is heard.
         self.care_for(&reached.id, name, &watched.key());
         let lost = |error: &Error| {
-            reached.nodes.doubt(&error.to_string());
+            if error.is_silence() {
+                reached.nodes.doubt();
+            }
             Workload::Unreachable(Unreachable {
                 by_secret: reached.access == Access::Secret,
                 reason: UnreachableReason::ConnectionFailed,
@@ -166,6 +183,7 @@ impl Shell {
         };
         let mut node = item.view.clone();
         if needs.pods {
+            let _permit = reached.gate.enter(Some(Rank { step: 0, priority: priority(watched) })).await;
             match drain::pods(&reached, name).await {
                 Ok(pods) => node.pods = Pods::Listed(pods),
                 Err(error) => return lost(&error),

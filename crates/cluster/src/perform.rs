@@ -14,7 +14,7 @@ use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
 use fivespot_api::{ScheduledMachineStatus, Writing};
-use fivespot_core::drain::Attempts;
+use fivespot_core::drain::{Attempts, PodId};
 use fivespot_core::intent::{Effect, Intent, Taint};
 use fivespot_core::lifecycle::{Action, Decision, Failure, NodeId, Part, Phase};
 use fivespot_core::observed::Observed;
@@ -55,9 +55,13 @@ impl Pass<'_> {
     /// Where the next write stands among those of other machines.
     fn rank(&mut self) -> Option<Rank> {
         self.step = self.step.saturating_add(1);
-        let priority = u8::try_from(self.watched.machine.spec.priority.clamp(0, 255)).unwrap_or(u8::MAX);
-        (!self.is_urgent).then_some(Rank { step: self.step, priority: Reverse(priority) })
+        (!self.is_urgent).then_some(Rank { step: self.step, priority: priority(self.watched) })
     }
+}
+
+/// How important a machine is.
+pub(crate) fn priority(watched: &Watched) -> Reverse<u8> {
+    Reverse(u8::try_from(watched.machine.spec.priority.clamp(0, 255)).unwrap_or(u8::MAX))
 }
 
 impl Shell {
@@ -101,13 +105,29 @@ impl Shell {
         Ok(Performed { decision, wrote_status })
     }
 
-    /// Tells people that a pass failed.
-    pub async fn tell_failure(&self, watched: &Watched, error: &Error, now: Timestamp) {
-        let text = error.to_string();
-        let event = Event { reason: "ReconcileFailed", text: &text, is_warning: true };
-        let (version, attempts) = (String::new(), Attempts::default());
+    /// Shows in status that a pass failed before it could do anything, and tells people by an event if asked.
+    pub async fn show_failure(&self, watched: &Watched, error: &Error, with_event: bool) {
+        let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
+        let attempts = Attempts::default();
         let mut pass = Pass { watched, wish: None, version, attempts, step: 0, is_urgent: false };
-        self.tell(&mut pass, &event, now).await;
+        let (now, text) = (Timestamp::now(), error.to_string());
+        if with_event {
+            let event = Event { reason: "ReconcileFailed", text: &text, is_warning: true };
+            self.tell(&mut pass, &event, now).await;
+        }
+        // What perform() has shown already is the same, and is not written again.
+        if self.shell_knows(watched) {
+            let is_final = error.retry() == Retry::Refused;
+            let next = watched.machine.failed_status(&text, is_final, now);
+            if let Err(second) = self.patch_status(&mut pass, &next).await {
+                tracing::warn!(object = %watched.key(), error = %second, "a failure could not be shown in status");
+            }
+        }
+    }
+
+    /// Whether what we know of the object is its last version, as far as we know.
+    fn shell_knows(&self, watched: &Watched) -> bool {
+        self.get(&watched.key()).is_some_and(|now| *now == *watched) && !self.is_behind(watched)
     }
 
     /// An event that cannot be sent is not worth a second try.
@@ -133,17 +153,20 @@ impl Shell {
             Action::SetTaints { node, change, record } => self.set_taints(pass, node, change, record).await,
             Action::Evict(pods) => {
                 let reached = self.reach(pass.watched).await?;
-                self.may_write("evict pods")?;
-                pass.attempts = drain::ask(&reached, pods, Way::Evict).await;
+                pass.attempts = self.ask(pass, &reached, pods, Way::Evict).await;
                 Ok(())
             }
             Action::ForceDelete(pods) => {
                 let reached = self.reach(pass.watched).await?;
-                self.may_write("end pods")?;
-                pass.attempts = drain::ask(&reached, pods, Way::Force).await;
+                pass.attempts = self.ask(pass, &reached, pods, Way::Force).await;
                 Ok(())
             }
         }
+    }
+
+    async fn ask(&self, pass: &mut Pass<'_>, reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
+        let (rank, may_write) = (pass.rank(), &self.settings.may_write);
+        drain::ask(reached, pods, way, rank, may_write).await
     }
 
     async fn set_finalizer(&self, pass: &mut Pass<'_>, present: bool) -> Result<(), Error> {
@@ -193,8 +216,10 @@ impl Shell {
             let intent = pass.wish.ok_or_else(changed)?;
             return Ok((place, capi::machine(version, watched, intent).to_string()));
         };
-        let kind = provider_type(watched, part).ok_or_else(changed)?;
-        let place = self.kinds.find(&self.client, &kind).await?.ok_or_else(changed)?;
+        // Of the kind that the Machine refers to, and that the spec was written for.
+        let intent = pass.wish.ok_or_else(changed)?;
+        let kind = if part == Part::Bootstrap { &intent.bootstrap } else { &intent.infrastructure };
+        let place = self.kinds.find(&self.client, kind).await?.ok_or_else(changed)?;
         let body = NewObject {
             api_version: format!("{}/{}", kind.group, kind.version),
             kind: &kind.kind,
@@ -243,9 +268,7 @@ impl Shell {
         let request = request.patch(&key.name, &patch_params(), &Patch::Merge(&body));
         match self.send(pass, what, request).await {
             // It is gone, or another one has its name.
-            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => {
-                Err(Error::Changed { what: what.to_owned() })
-            }
+            Err(error) if error.is_race() => Err(Error::Changed { what: what.to_owned() }),
             answer => answer.map(|_| ()),
         }
     }
@@ -253,7 +276,7 @@ impl Shell {
     fn served(&self) -> Option<(CapiVersion, Place, Place)> {
         match self.capi() {
             Capi::Served(version, machines, clusters) => Some((version, machines, clusters)),
-            Capi::Unknown | Capi::Missing => None,
+            Capi::Unknown | Capi::Missing | Capi::OtherVersion => None,
         }
     }
 
@@ -263,7 +286,7 @@ impl Shell {
         reached.map_err(|why| Error::Unreadable { what, why: why.message })
     }
 
-    async fn cordon(&self, pass: &Pass<'_>, node: &NodeId) -> Result<(), Error> {
+    async fn cordon(&self, pass: &mut Pass<'_>, node: &NodeId) -> Result<(), Error> {
         let mut patch = NodePatch::of(node);
         // Only a Node that nobody has cordoned meanwhile: what another cordoned is not ours to take back.
         patch.test("/spec/unschedulable", &Value::Null);
@@ -274,7 +297,7 @@ impl Shell {
         .await
     }
 
-    async fn uncordon(&self, pass: &Pass<'_>, node: &NodeId) -> Result<(), Error> {
+    async fn uncordon(&self, pass: &mut Pass<'_>, node: &NodeId) -> Result<(), Error> {
         self.patch_node(pass, "uncordon the Node", NodePatch::of(node), |node, patch| {
             patch.annotate(node, names::CORDONED_BY, Some(CONTROLLER), None);
             if node.view.unschedulable {
@@ -286,7 +309,7 @@ impl Shell {
 
     async fn set_taints(
         &self,
-        pass: &Pass<'_>,
+        pass: &mut Pass<'_>,
         node: &NodeId,
         change: &TaintChange,
         record: &[Taint<Effect>],
@@ -315,13 +338,14 @@ impl Shell {
 
     async fn patch_node(
         &self,
-        pass: &Pass<'_>,
+        pass: &mut Pass<'_>,
         what: &str,
         mut patch: NodePatch,
         complete: impl FnOnce(&NodeItem, &mut NodePatch),
     ) -> Result<(), Error> {
         let changed = || Error::Changed { what: what.to_owned() };
         let reached = self.reach(pass.watched).await?;
+        let _permit = reached.gate.enter(pass.rank()).await;
         self.may_write(what)?;
         let node: Arc<NodeItem> = reached.nodes.get(&Key::new("", &patch.1)).ok_or_else(changed)?;
         complete(&node, &mut patch);
@@ -332,7 +356,7 @@ impl Shell {
             .map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
         match call(what, reached.client.request::<Answer>(request)).await {
             // A test in the patch failed: somebody wrote meanwhile.
-            Err(error) if matches!(error.code(), Some(404 | 409 | 422)) => Err(changed()),
+            Err(error) if error.is_race() => Err(changed()),
             answer => answer.map(|_| ()),
         }
     }
@@ -345,15 +369,20 @@ impl Shell {
         decision: &Decision,
         now: Timestamp,
     ) -> Result<bool, Error> {
-        let what = "write status";
         let watched = pass.watched;
         let machine_version = match self.capi() {
             Capi::Served(version, ..) => version.api_version(),
-            Capi::Unknown | Capi::Missing => String::new(),
+            Capi::Unknown | Capi::Missing | Capi::OtherVersion => String::new(),
         };
         let writing = Writing { machine_version: &machine_version, instance: self.settings.instance, now };
         let next = watched.machine.next_status(&status::report(decision, observed), &writing);
-        let Some(change) = change(watched.machine.status.as_ref(), &next) else { return Ok(false) };
+        self.patch_status(pass, &next).await
+    }
+
+    async fn patch_status(&self, pass: &mut Pass<'_>, next: &ScheduledMachineStatus) -> Result<bool, Error> {
+        let what = "write status";
+        let watched = pass.watched;
+        let Some(change) = change(watched.machine.status.as_ref(), next) else { return Ok(false) };
         let key = watched.key();
         let body = json!({
             "metadata": {"uid": watched.uid(), "resourceVersion": pass.version},

@@ -8,11 +8,11 @@ use crate::kinds::{Kinds, Place};
 use crate::parts::PartItem;
 use crate::watched::Watched;
 use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
-use fivespot_api::names::kubeconfig_secret;
+use fivespot_api::names::{CONTROLLER, kubeconfig_secret};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::Patience;
 use kube::Client;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -45,6 +45,15 @@ pub struct Settings {
     pub may_write: MayWrite,
 }
 
+/// Who looks, and how.
+#[derive(Clone, Copy)]
+struct Eyes {
+    /// Name under which servers see it.
+    program: &'static str,
+    /// Whether it watches, or asks the server for every single thing.
+    watches: bool,
+}
+
 /// Why a ScheduledMachine should be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
@@ -61,14 +70,14 @@ pub struct Shell {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
     pub(crate) gate: Gate,
-    pub(crate) kinds: Kinds,
+    pub(crate) kinds: Arc<Kinds>,
     pub(crate) workloads: Workloads,
     pub(crate) machines: Cache<MachineItem>,
     pub(crate) clusters: Cache<ClusterItem>,
     objects: Cache<Watched>,
     capi: watch::Sender<Capi>,
     providers: Mutex<HashMap<(String, String), Provider>>,
-    interest: Mutex<HashMap<(ClusterId, String), Key>>,
+    interest: Mutex<Interest>,
     written: Mutex<HashMap<Key, Written>>,
     notify: Notify,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -82,13 +91,43 @@ struct Written {
     at: Instant,
 }
 
+/// Which machines must hear of which Node. Two may lend the same host by turns.
+#[derive(Default)]
+struct Interest {
+    of_node: HashMap<(ClusterId, String), BTreeSet<Key>>,
+    of_machine: HashMap<Key, (ClusterId, String)>,
+}
+
+impl Interest {
+    fn set(&mut self, key: &Key, node: (ClusterId, String)) {
+        if self.of_machine.get(key) == Some(&node) {
+            return;
+        }
+        self.forget(key);
+        self.of_node.entry(node.clone()).or_default().insert(key.clone());
+        self.of_machine.insert(key.clone(), node);
+    }
+
+    fn forget(&mut self, key: &Key) {
+        let Some(node) = self.of_machine.remove(key) else { return };
+        if let Some(keys) = self.of_node.get_mut(&node) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.of_node.remove(&node);
+            }
+        }
+    }
+}
+
 /// Whether Cluster API is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Capi {
     /// Nobody has answered yet.
     Unknown,
-    /// It is not.
+    /// It is not, in any version.
     Missing,
+    /// It is, and not in a version that we speak, or may speak. What runs must be left alone.
+    OtherVersion,
     /// It is, in this version.
     Served(CapiVersion, Place, Place),
 }
@@ -117,7 +156,8 @@ impl Shell {
         settings: Settings,
         notify: impl Fn(&Key, Change) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let shell = Self::new(client, settings, Arc::new(notify), true);
+        let eyes = Eyes { program: CONTROLLER, watches: true };
+        let shell = Self::new(client, settings, Arc::new(notify), eyes);
         let tasks = vec![
             tokio::spawn(follow_objects(Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone())),
             tokio::spawn(follow_capi(Arc::downgrade(&shell))),
@@ -127,7 +167,7 @@ impl Shell {
     }
 
     /// One that watches nothing and never writes: for a single look at a single machine.
-    pub async fn glance(client: Client) -> Result<Arc<Self>, crate::Error> {
+    pub async fn glance(client: Client, program: &'static str) -> Result<Arc<Self>, crate::Error> {
         let settings = Settings {
             capi_version: None,
             patience: Patience::Endless,
@@ -135,12 +175,13 @@ impl Shell {
             reporter: Reporter { instance: String::new() },
             may_write: Arc::new(|| false),
         };
-        let shell = Self::new(client, settings, Arc::new(|_, _| {}), false);
+        let shell = Self::new(client, settings, Arc::new(|_, _| {}), Eyes { program, watches: false });
         shell.capi.send_replace(find_capi(&shell).await?);
         Ok(shell)
     }
 
-    fn new(client: Client, settings: Settings, notify: Notify, watches: bool) -> Arc<Self> {
+    fn new(client: Client, settings: Settings, notify: Notify, eyes: Eyes) -> Arc<Self> {
+        let Eyes { program, watches } = eyes;
         Arc::new_cyclic(|shell: &Weak<Self>| {
             let (of_node, of_cluster) = (Weak::clone(shell), Weak::clone(shell));
             let node_changed = move |cluster: &ClusterId, node: &str| {
@@ -153,12 +194,13 @@ impl Shell {
                     shell.workload_changed(cluster);
                 }
             };
-            let workloads = Workloads::new(client.clone(), Arc::new(node_changed), Arc::new(cluster_changed));
+            let workloads =
+                Workloads::new(client.clone(), program, Arc::new(node_changed), Arc::new(cluster_changed));
             Self {
                 client,
                 settings,
                 gate: Gate::default(),
-                kinds: Kinds::default(),
+                kinds: Arc::default(),
                 workloads,
                 machines: Cache::new("machines"),
                 clusters: Cache::new("clusters"),
@@ -232,10 +274,7 @@ impl Shell {
     fn object_changed(&self, key: &Key) {
         let Some(watched) = self.objects.get(key) else {
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-            let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-            interest.retain(|_, other| other != key);
-            drop(interest);
-            self.forget_unused();
+            self.interest.lock().unwrap_or_else(PoisonError::into_inner).forget(key);
             (self.notify)(key, Change::World);
             return;
         };
@@ -246,9 +285,9 @@ impl Shell {
         (self.notify)(key, if is_own { Change::Own } else { Change::World });
     }
 
-    /// Workload clusters of which no ScheduledMachine is left are let go.
-    fn forget_unused(&self) {
-        let used: Vec<SecretId> =
+    /// Lets go of workload clusters of which no ScheduledMachine is left. To be called now and then.
+    pub fn tidy(&self) {
+        let used: HashSet<SecretId> =
             self.objects.all().iter().map(|(_, watched)| wanted(watched).secret).collect();
         self.workloads.keep_only(|id| used.contains(id));
     }
@@ -262,9 +301,9 @@ impl Shell {
 
     fn node_changed(&self, cluster: &ClusterId, node: &str) {
         let interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = interest.get(&(cluster.clone(), node.to_owned())).cloned();
+        let keys = interest.of_node.get(&(cluster.clone(), node.to_owned())).cloned().unwrap_or_default();
         drop(interest);
-        if let Some(key) = key {
+        for key in keys {
             (self.notify)(&key, Change::World);
         }
     }
@@ -279,8 +318,8 @@ impl Shell {
 
     /// A change of this Node is a change for this ScheduledMachine.
     pub(crate) fn care_for(&self, cluster: &ClusterId, node: &str, key: &Key) {
-        let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
-        interest.insert((cluster.clone(), node.to_owned()), key.clone());
+        let node = (cluster.clone(), node.to_owned());
+        self.interest.lock().unwrap_or_else(PoisonError::into_inner).set(key, node);
     }
 
     /// The watch of a kind of provider objects, whole if possible; begun when the kind is first asked for.
@@ -304,7 +343,11 @@ impl Shell {
             Source { client: self.client.clone(), path: place.path(None), fields: None, metadata_only: true };
         let task = {
             let (cache, notify) = (cache.clone(), Arc::clone(&self.notify));
-            tokio::spawn(async move { cache.follow(source, |key| notify(key, Change::World)).await })
+            let (kinds, group) = (Arc::clone(&self.kinds), kind.group.clone());
+            tokio::spawn(async move {
+                cache.follow(source, |key| notify(key, Change::World)).await;
+                kinds.forget(&group);
+            })
         };
         providers.insert(id, Provider { cache: cache.clone(), task });
         cache
@@ -319,6 +362,7 @@ pub(crate) fn wanted(watched: &Watched) -> Wanted {
         Some(secret) => Wanted {
             secret: SecretId { namespace, name: secret.name.clone(), key: secret.key.clone() },
             may_fall_back: false,
+            is_named: true,
         },
         None => Wanted {
             secret: SecretId {
@@ -327,6 +371,7 @@ pub(crate) fn wanted(watched: &Watched) -> Wanted {
                 key: fivespot_api::DEFAULT_KUBECONFIG_KEY.to_owned(),
             },
             may_fall_back: !watched.machine.has_seen_secret(),
+            is_named: false,
         },
     }
 }
@@ -388,6 +433,9 @@ async fn follow_capi(weak: Weak<Shell>) {
             () = clusters.follow(of_clusters, cluster_changed) => {}
         }
         tracing::warn!(version = version.word(), "Cluster API is not served in this version any more");
+        if let Some(shell) = weak.upgrade() {
+            shell.kinds.forget(GROUP);
+        }
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
@@ -397,6 +445,7 @@ async fn find_capi(shell: &Shell) -> Result<Capi, crate::Error> {
         Some(version) => vec![version],
         None => CapiVersion::ALL.to_vec(),
     };
+    let mut other = false;
     for version in versions {
         let kind = |kind: &str| ObjectType {
             group: GROUP.to_owned(),
@@ -405,6 +454,7 @@ async fn find_capi(shell: &Shell) -> Result<Capi, crate::Error> {
         };
         let machine = shell.kinds.find(&shell.client, &kind("Machine")).await?;
         let cluster = shell.kinds.find(&shell.client, &kind("Cluster")).await?;
+        other |= machine.is_some();
         if let (Some(machine), Some(cluster)) = (machine, cluster)
             && machine.version == version.word()
             && cluster.version == version.word()
@@ -412,5 +462,5 @@ async fn find_capi(shell: &Shell) -> Result<Capi, crate::Error> {
             return Ok(Capi::Served(version, machine, cluster));
         }
     }
-    Ok(Capi::Missing)
+    Ok(if other { Capi::OtherVersion } else { Capi::Missing })
 }

@@ -3,11 +3,11 @@
 //! A cluster is reached through the kubeconfig in a Secret. The Secret is watched; a new kubeconfig makes a new client
 //! and a new watch, without a restart. A cluster that does not answer holds up nobody but its own machines.
 
-use crate::cache::{Cache, Item, Key, Source};
+use crate::cache::{Cache, Health, Item, Key, Source};
 use crate::client::connect;
+use crate::gate::Gate;
 use crate::node::NodeItem;
 use crate::parts::{MetaOnly, key_of};
-use fivespot_api::names::CONTROLLER;
 use fivespot_core::observed::{Access, Unreachable, UnreachableReason};
 use k8s_openapi::ByteString;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -22,6 +22,13 @@ use tokio::task::JoinHandle;
 
 /// How long an answer about a Secret that nobody asked for yet is awaited.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
+
+/// A watch that breaks off is back in a moment, nearly always. Only what lasts longer makes a cluster unreachable.
+const BLINK: Duration = Duration::from_secs(8);
+
+fn is_well(health: &Health) -> bool {
+    health.synced && health.failure.as_ref().is_none_or(|failure| failure.since.elapsed() < BLINK)
+}
 
 /// Where the kubeconfig of a cluster is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -44,6 +51,8 @@ pub(crate) struct Wanted {
     pub(crate) secret: SecretId,
     /// Whether the management cluster may take the place of a Secret that does not exist.
     pub(crate) may_fall_back: bool,
+    /// Whether the spec names the Secret.
+    pub(crate) is_named: bool,
 }
 
 /// A cluster that can be reached.
@@ -53,6 +62,8 @@ pub(crate) struct Reached {
     pub(crate) access: Access,
     pub(crate) client: Client,
     pub(crate) nodes: Cache<NodeItem>,
+    /// Bounds the calls to this cluster, and orders them.
+    pub(crate) gate: Arc<Gate>,
 }
 
 type NodeChanged = Arc<dyn Fn(&ClusterId, &str) + Send + Sync>;
@@ -61,20 +72,21 @@ type ClusterChanged = Arc<dyn Fn(&ClusterId) + Send + Sync>;
 /// All workload clusters in use.
 pub(crate) struct Workloads {
     management: Client,
+    program: &'static str,
     node_changed: NodeChanged,
     cluster_changed: ClusterChanged,
     own: Mutex<Option<Arc<Link>>>,
-    links: Mutex<HashMap<SecretId, Arc<Gate>>>,
+    links: Mutex<HashMap<SecretId, Arc<SecretLink>>>,
 }
 
 /// One Secret and what it leads to.
-struct Gate {
+struct SecretLink {
     secret: Cache<SecretItem>,
     state: watch::Receiver<State>,
     tasks: Vec<JoinHandle<()>>,
 }
 
-impl Drop for Gate {
+impl Drop for SecretLink {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
@@ -84,6 +96,7 @@ impl Drop for Gate {
 struct Link {
     client: Client,
     nodes: Cache<NodeItem>,
+    gate: Arc<Gate>,
     task: JoinHandle<()>,
 }
 
@@ -108,10 +121,18 @@ enum State {
 impl Workloads {
     pub(crate) fn new(
         management: Client,
+        program: &'static str,
         node_changed: NodeChanged,
         cluster_changed: ClusterChanged,
     ) -> Self {
-        Self { management, node_changed, cluster_changed, own: Mutex::default(), links: Mutex::default() }
+        Self {
+            management,
+            program,
+            node_changed,
+            cluster_changed,
+            own: Mutex::default(),
+            links: Mutex::default(),
+        }
     }
 
     /// Reaches a cluster, or says why that cannot be done. Waits a moment for a cluster that is asked for the first
@@ -140,7 +161,11 @@ impl Workloads {
                 self.linked(ClusterId::Management, Access::Management, &link).await
             }
             State::Absent => failed(
-                UnreachableReason::SecretNotFound,
+                if wanted.is_named {
+                    UnreachableReason::NamedSecretNotFound
+                } else {
+                    UnreachableReason::SecretNotFound
+                },
                 format!("Secret {namespace}/{name}, which holds its kubeconfig, is not there"),
             ),
             State::Invalid(why) => Err(Unreachable {
@@ -168,9 +193,9 @@ impl Workloads {
     async fn linked(&self, id: ClusterId, access: Access, link: &Link) -> Result<Reached, Unreachable> {
         let _ = tokio::time::timeout(FIRST_LOOK, link.nodes.tried()).await;
         let health = link.nodes.health();
-        if health.synced && health.failure.is_none() {
-            let (client, nodes) = (link.client.clone(), link.nodes.clone());
-            return Ok(Reached { id, access, client, nodes });
+        if is_well(&health) {
+            let (client, nodes, gate) = (link.client.clone(), link.nodes.clone(), Arc::clone(&link.gate));
+            return Ok(Reached { id, access, client, nodes, gate });
         }
         let why = health.failure.map_or("its Nodes were not listed in time".to_owned(), |it| it.message);
         let by_secret = access == Access::Secret;
@@ -192,14 +217,14 @@ impl Workloads {
         link(id, client, &self.node_changed, &self.cluster_changed)
     }
 
-    fn access(&self, id: &SecretId) -> Arc<Gate> {
+    fn access(&self, id: &SecretId) -> Arc<SecretLink> {
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         let access = links.entry(id.clone()).or_insert_with(|| Arc::new(self.open(id)));
         Arc::clone(access)
     }
 
     /// Begins to watch a Secret and to follow where it leads.
-    fn open(&self, id: &SecretId) -> Gate {
+    fn open(&self, id: &SecretId) -> SecretLink {
         let secret = Cache::<SecretItem>::new(format!("secret {}/{}", id.namespace, id.name));
         let source = Source {
             client: self.management.clone(),
@@ -219,7 +244,7 @@ impl Workloads {
         };
         let (sender, state) = watch::channel(State::Unknown);
         let lead = {
-            let (secret, id) = (secret.clone(), id.clone());
+            let (secret, id, program) = (secret.clone(), id.clone(), self.program);
             let (node_changed, cluster_changed) =
                 (Arc::clone(&self.node_changed), Arc::clone(&self.cluster_changed));
             tokio::spawn(async move {
@@ -229,7 +254,8 @@ impl Workloads {
                     let item = secret.get(&Key::new(&id.namespace, &id.name));
                     let text = item.as_ref().map(|item| item.data.get(&id.key).cloned());
                     if last.as_ref() != Some(&text) {
-                        let next = lead_to(text.as_ref(), &id, &node_changed, &cluster_changed).await;
+                        let next =
+                            lead_to(text.as_ref(), &id, program, &node_changed, &cluster_changed).await;
                         sender.send_replace(next);
                         last = Some(text);
                         cluster_changed(&ClusterId::Secret(id.clone()));
@@ -240,7 +266,7 @@ impl Workloads {
                 }
             })
         };
-        Gate { secret, state, tasks: vec![follow, lead] }
+        SecretLink { secret, state, tasks: vec![follow, lead] }
     }
 }
 
@@ -248,13 +274,14 @@ impl Workloads {
 async fn lead_to(
     text: Option<&Option<ByteString>>,
     id: &SecretId,
+    program: &str,
     node_changed: &NodeChanged,
     cluster_changed: &ClusterChanged,
 ) -> State {
     match text {
         None => State::Absent,
         Some(None) => State::Invalid("there is no such key".to_owned()),
-        Some(Some(ByteString(bytes))) => match client_of(bytes).await {
+        Some(Some(ByteString(bytes))) => match client_of(bytes, program).await {
             Ok(client) => {
                 let id = ClusterId::Secret(id.clone());
                 State::Linked(Arc::new(link(id, client, node_changed, cluster_changed)))
@@ -266,7 +293,7 @@ async fn lead_to(
 
 /// A kubeconfig from a Secret must carry all it needs. One that names a program or a file of ours is refused: whoever
 /// may write the Secret could otherwise have anything run or read in our place.
-async fn client_of(kubeconfig: &[u8]) -> Result<Client, String> {
+async fn client_of(kubeconfig: &[u8], program: &str) -> Result<Client, String> {
     let text = std::str::from_utf8(kubeconfig).map_err(|_| "it is not text".to_owned())?;
     let kubeconfig: Kubeconfig = serde_saphyr::from_str(text).map_err(|_| "it cannot be read".to_owned())?;
     for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
@@ -275,16 +302,23 @@ async fn client_of(kubeconfig: &[u8]) -> Result<Client, String> {
             return Err("it names a program or a file; write the credentials into it".to_owned());
         }
     }
-    let clusters = kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref());
-    if clusters.into_iter().any(|cluster| cluster.certificate_authority.is_some()) {
-        return Err("it names a file; write the certificate into it".to_owned());
+    for cluster in kubeconfig.clusters.iter().filter_map(|cluster| cluster.cluster.as_ref()) {
+        if cluster.certificate_authority.is_some() {
+            return Err("it names a file; write the certificate into it".to_owned());
+        }
+        if cluster.proxy_url.is_some() {
+            return Err("it names a proxy, which is not supported".to_owned());
+        }
+        if !cluster.server.as_ref().is_some_and(|server| server.starts_with("https://")) {
+            return Err("its server is not an https address".to_owned());
+        }
     }
     let options = KubeConfigOptions::default();
     let mut config =
         Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
     // Where this process runs says nothing about the way to another cluster.
     config.proxy_url = None;
-    connect(&config, CONTROLLER).map_err(|error| error.to_string())
+    connect(&config, program).map_err(|error| error.to_string())
 }
 
 fn link(id: ClusterId, client: Client, node_changed: &NodeChanged, cluster_changed: &ClusterChanged) -> Link {
@@ -312,22 +346,31 @@ fn link(id: ClusterId, client: Client, node_changed: &NodeChanged, cluster_chang
             };
             // That a cluster is lost or found again is news for every machine in it.
             let tell = async {
-                let mut was_well = true;
+                let mut was_well = false;
                 loop {
-                    let is_well = health.borrow_and_update().failure.is_none();
-                    if is_well != was_well {
+                    let now = health.borrow_and_update().clone();
+                    if is_well(&now) != was_well {
+                        was_well = !was_well;
                         cluster_changed(&id);
-                        was_well = is_well;
                     }
-                    if health.changed().await.is_err() {
-                        return;
+                    // A failure becomes a loss by lasting.
+                    let lasts = now.failure.filter(|_| was_well).map(|failure| failure.since + BLINK);
+                    let lasts = async {
+                        match lasts {
+                            Some(at) => tokio::time::sleep_until(at).await,
+                            None => std::future::pending().await,
+                        }
+                    };
+                    tokio::select! {
+                        changed = health.changed() => if changed.is_err() { return },
+                        () = lasts => {}
                     }
                 }
             };
             tokio::join!(follow, tell);
         })
     };
-    Link { client, nodes, task }
+    Link { client, nodes, gate: Arc::default(), task }
 }
 
 /// What is kept of a Secret.

@@ -12,10 +12,6 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "5spot-controller", version, max_term_width = 100)]
 pub(crate) struct Options {
-    /// Number of this instance, from 0.
-    #[arg(long, env = "OPERATOR_INSTANCE_ID", default_value_t = 0, value_name = "N")]
-    pub(crate) instance_id: u16,
-
     /// Port of /metrics; 0 takes any that is free.
     #[arg(long, env = "METRICS_PORT", default_value_t = 8080, value_name = "PORT")]
     pub(crate) metrics_port: u16,
@@ -73,6 +69,25 @@ pub(crate) struct Options {
     pub(crate) dry_run: bool,
 }
 
+impl Options {
+    /// Whether the lease's times fit together: the holder must stop before another begins, and must have had more than
+    /// one chance to renew by then.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let (duration, deadline, retry) =
+            (self.lease_duration_secs, self.lease_renew_deadline_secs, self.lease_retry_period_secs);
+        anyhow::ensure!(
+            duration > deadline,
+            "--lease-duration-secs ({duration}) must be longer than --lease-renew-deadline-secs ({deadline})"
+        );
+        anyhow::ensure!(
+            retry > 0 && deadline > retry,
+            "--lease-renew-deadline-secs ({deadline}) must be longer than --lease-retry-period-secs ({retry}), and that \
+             at least 1"
+        );
+        Ok(())
+    }
+}
+
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -108,6 +123,11 @@ mod tests {
         assert!(!read(&[]).dry_run);
         assert!(read(&["--dry-run"]).dry_run);
         assert!(!read(&["--dry-run=false", "--force-finalizer-on-timeout=true"]).dry_run);
+        assert!(read(&[]).check().is_ok());
+        for odd in ["--lease-duration-secs=5", "--lease-retry-period-secs=0", "--lease-renew-deadline-secs=1"]
+        {
+            assert!(read(&[odd]).check().is_err(), "{odd}");
+        }
         assert_eq!(read(&["--capi-version=v1beta1"]).capi_version, Some(CapiVersion::V1Beta1));
     }
 }

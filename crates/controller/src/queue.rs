@@ -18,14 +18,23 @@ const SOON: (Duration, Duration) = (Duration::from_millis(100), Duration::from_s
 /// How a pass ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// Well; look again at the latest then.
-    Done(Option<Instant>),
+    /// Well.
+    Done(Next),
     /// Not at all: what is known of the machine is older than what we wrote. Look again then.
     Behind(Instant),
-    /// It failed.
-    Failed(Retry),
+    /// It failed; the clock goes on all the same, and the moment that was awaited is not missed.
+    Failed(Retry, Option<Instant>),
     /// The machine is gone.
     Gone,
+}
+
+/// When a machine is looked at again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Next {
+    /// At the latest then.
+    pub(crate) at: Option<Instant>,
+    /// Whether it is waited for, so that what we wrote ourselves is no reason to look earlier.
+    pub(crate) waits: bool,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +49,24 @@ struct Entry {
     is_running: bool,
     /// What changed while it was running.
     again: Option<Change>,
-    failures: u32,
+    failures: Failures,
+    waits: bool,
+}
+
+/// Passes that failed in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Failures {
+    /// Since the world had moved on between look and write.
+    pub(crate) soon: u32,
+    /// Since something is broken.
+    pub(crate) later: u32,
+}
+
+impl Failures {
+    /// Whether there were any.
+    pub(crate) fn any(self) -> bool {
+        self != Self::default()
+    }
 }
 
 impl Queue {
@@ -54,8 +80,8 @@ impl Queue {
             };
             return;
         }
-        // What we wrote to tell of a failure must not undo its backoff.
-        if change == Change::Own && entry.failures > 0 {
+        // What we wrote to tell of a failure must not undo its backoff, nor what we wrote of a wait shorten it.
+        if change == Change::Own && (entry.failures.any() || entry.waits) {
             return;
         }
         self.set(key, now);
@@ -82,8 +108,8 @@ impl Queue {
     }
 
     /// How often the last passes of a machine have failed.
-    pub(crate) fn failures(&self, key: &Key) -> u32 {
-        self.entries.get(key).map_or(0, |entry| entry.failures)
+    pub(crate) fn failures(&self, key: &Key) -> Failures {
+        self.entries.get(key).map_or(Failures::default(), |entry| entry.failures)
     }
 
     /// A pass has ended.
@@ -94,23 +120,26 @@ impl Queue {
             Some(Change::World) => true,
             // What a pass wrote may be seen before the pass has ended: the next step follows from it. What it wrote to
             // tell of a failure must not undo its backoff.
-            Some(Change::Own) => matches!(outcome, Outcome::Done(_)),
+            Some(Change::Own) => matches!(outcome, Outcome::Done(Next { waits: false, .. })),
             None => false,
         };
         let at = match outcome {
-            Outcome::Done(at) => {
-                entry.failures = 0;
+            Outcome::Done(Next { at, waits }) => {
+                entry.failures = Failures::default();
+                entry.waits = waits;
                 at
             }
             Outcome::Behind(at) => Some(at),
-            Outcome::Failed(retry) => {
-                let (first, longest) = match retry {
-                    Retry::Soon => SOON,
-                    Retry::Later | Retry::Refused => BACKOFF,
+            Outcome::Failed(retry, wake) => {
+                let ((first, longest), count) = match retry {
+                    Retry::Soon => (SOON, &mut entry.failures.soon),
+                    Retry::Later | Retry::Refused => (BACKOFF, &mut entry.failures.later),
                 };
-                let factor = 2_u32.saturating_pow(entry.failures);
-                entry.failures = entry.failures.saturating_add(1);
-                Some(now + first.saturating_mul(factor).min(longest))
+                let factor = 2_u32.saturating_pow(*count);
+                *count = count.saturating_add(1);
+                let backoff = now + first.saturating_mul(factor).min(longest);
+                // A moment that has passed already is not awaited: it is what failed.
+                Some(wake.filter(|wake| *wake > now).map_or(backoff, |wake| wake.min(backoff)))
             }
             Outcome::Gone if again => None,
             Outcome::Gone => {
@@ -153,9 +182,13 @@ mod tests {
         assert_eq!(queue.next(now), Some(key("a")));
         queue.touch(&key("a"), Change::World, now);
         assert_eq!(queue.next(now), None, "it is running");
-        queue.done(&key("a"), Outcome::Done(None), now);
+        queue.done(&key("a"), Outcome::Done(Next::default()), now);
         assert_eq!(queue.next(now), Some(key("a")), "it changed meanwhile");
-        queue.done(&key("a"), Outcome::Done(Some(now + Duration::from_secs(9))), now);
+        queue.done(
+            &key("a"),
+            Outcome::Done(Next { at: Some(now + Duration::from_secs(9)), waits: false }),
+            now,
+        );
         assert_eq!(queue.next(now), None);
         assert_eq!(queue.next_at(), Some(now + Duration::from_secs(9)));
     }
@@ -169,7 +202,7 @@ mod tests {
         queue.done(&key("a"), Outcome::Done(Some(now + Duration::from_secs(30))), now);
         assert_eq!(queue.next(now), Some(key("a")), "the next step follows from what was written");
         queue.touch(&key("a"), Change::Own, now);
-        queue.done(&key("a"), Outcome::Failed(Retry::Later), now);
+        queue.done(&key("a"), Outcome::Failed(Retry::Later, None), now);
         assert_eq!(queue.next(now), None, "a failure that was told of waits all the same");
     }
 
@@ -179,15 +212,15 @@ mod tests {
         queue.touch(&key("a"), Change::World, now);
         for seconds in [30, 60, 120, 240, 300, 300] {
             assert_eq!(queue.next(queue.next_at().unwrap()), Some(key("a")));
-            queue.done(&key("a"), Outcome::Failed(Retry::Later), now);
+            queue.done(&key("a"), Outcome::Failed(Retry::Later, None), now);
             assert_eq!(queue.next_at(), Some(now + Duration::from_secs(seconds)));
         }
         queue.touch(&key("a"), Change::Own, now);
         assert_eq!(queue.next(now), None, "what we wrote ourselves is no reason to try again");
         queue.touch(&key("a"), Change::World, now);
         assert_eq!(queue.next(now), Some(key("a")));
-        queue.done(&key("a"), Outcome::Done(None), now);
-        assert_eq!(queue.failures(&key("a")), 0);
+        queue.done(&key("a"), Outcome::Done(Next::default()), now);
+        assert!(!queue.failures(&key("a")).any());
     }
 
     #[test]
@@ -195,12 +228,43 @@ mod tests {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.touch(&key("a"), Change::World, now);
         assert_eq!(queue.next(now), Some(key("a")));
-        queue.done(&key("a"), Outcome::Failed(Retry::Later), now);
+        queue.done(&key("a"), Outcome::Failed(Retry::Later, None), now);
         queue.touch(&key("a"), Change::World, now);
         assert_eq!(queue.next(now), Some(key("a")));
         let soon = now + Duration::from_millis(50);
         queue.done(&key("a"), Outcome::Behind(soon), now);
         assert_eq!((queue.failures(&key("a")), queue.next_at()), (1, Some(soon)));
+    }
+
+    #[test]
+    fn a_failure_does_not_make_the_clock_stand_still() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let window_ends = now + Duration::from_secs(7);
+        queue.touch(&key("a"), Change::World, now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        queue.done(&key("a"), Outcome::Failed(Retry::Refused, Some(window_ends)), now);
+        assert_eq!(queue.next_at(), Some(window_ends));
+        assert_eq!(queue.next(window_ends), Some(key("a")));
+        queue.done(&key("a"), Outcome::Failed(Retry::Refused, Some(window_ends)), window_ends);
+        assert_eq!(
+            queue.next_at(),
+            Some(window_ends + Duration::from_mins(1)),
+            "what failed at its moment waits"
+        );
+    }
+
+    #[test]
+    fn a_wait_is_not_shortened_by_what_we_write_about_it() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let at = Some(now + Duration::from_secs(2));
+        queue.touch(&key("a"), Change::World, now);
+        assert_eq!(queue.next(now), Some(key("a")));
+        queue.touch(&key("a"), Change::Own, now);
+        queue.done(&key("a"), Outcome::Done(Next { at, waits: true }), now);
+        queue.touch(&key("a"), Change::Own, now);
+        assert_eq!((queue.next(now), queue.next_at()), (None, at));
+        queue.touch(&key("a"), Change::World, now);
+        assert_eq!(queue.next(now), Some(key("a")));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use crate::metrics::{ByPhase, Metrics};
 use crate::options::Options;
-use crate::queue::{Outcome, Queue};
+use crate::queue::{Failures, Outcome, Queue};
 use crate::work::Worker;
 use anyhow::Context;
 use fivespot_api::names::CONTROLLER;
-use fivespot_cluster::{Change, Key, MayWrite, Reporter, Settings, Shell, connect};
+use fivespot_cluster::{Change, Key, MayWrite, Reporter, Retry, Settings, Shell, connect};
 use fivespot_core::lifecycle::{Patience, Phase};
 use fivespot_ops::admin::{Checks, serve_health, serve_metrics};
 use fivespot_ops::lease::{self, Lease};
@@ -16,6 +16,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -35,11 +36,16 @@ const STEP: Duration = Duration::from_secs(1);
 /// How long passes under way may take to end when the process is asked to.
 const ENDING: Duration = Duration::from_secs(8);
 
+/// Number of this instance. There is one; a second process is its standby.
+const INSTANCE: i64 = 0;
+
 /// What the watches and the loop share.
 #[derive(Default)]
 struct Desk {
     queue: Mutex<Queue>,
     ring: Notify,
+    /// Whether anybody works here: until then nothing is put on it, and then all is.
+    is_open: AtomicBool,
 }
 
 impl Desk {
@@ -48,6 +54,9 @@ impl Desk {
     }
 
     fn touch(&self, key: &Key, change: Change) {
+        if !self.is_open.load(Ordering::Acquire) {
+            return;
+        }
         self.with(|queue| queue.touch(key, change, Instant::now()));
         self.ring.notify_one();
     }
@@ -55,6 +64,7 @@ impl Desk {
 
 /// Runs until the process is asked to end, or has lost its right to write.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
+    options.check()?;
     let client = client(&options).await?;
     let name = process_name(&options);
     let mut lease = Lease::new(client.clone(), lease_settings(&options, &name));
@@ -64,7 +74,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let settings = Settings {
         capi_version: options.capi_version,
         patience,
-        instance: options.instance_id.into(),
+        instance: INSTANCE,
         reporter: Reporter { instance: name },
         may_write,
     };
@@ -75,7 +85,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     };
     let shell = Shell::start(client, settings, notify);
     let metrics = serve(&options, &shell).await?;
-    let worker = Arc::new(Worker { shell: Arc::clone(&shell), metrics, patience, dry_run });
+    let worker = Arc::new(Worker::new(Arc::clone(&shell), metrics, patience, dry_run));
 
     let mut passes = JoinSet::new();
     let work = async {
@@ -98,6 +108,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     // A pass is short. What is under way is finished while the right to write still stands.
     let finish = async { while passes.join_next().await.is_some() {} };
     let _ = tokio::time::timeout(ENDING, finish).await;
+    passes.shutdown().await;
     if !dry_run {
         lease.release().await;
     }
@@ -107,13 +118,14 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 
 /// Starts a pass for every machine that is due. Never ends.
 async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) {
+    desk.is_open.store(true, Ordering::Release);
     for (key, _) in worker.shell.all() {
         desk.touch(&key, Change::World);
     }
     let mut clocks = Clocks::now();
     let mut tick = tokio::time::interval(TICK);
     loop {
-        let mut due: Vec<(u32, Key)> = desk.with(|queue| {
+        let mut due: Vec<(Failures, Key)> = desk.with(|queue| {
             let next = || queue.next(Instant::now()).map(|key| (queue.failures(&key), key));
             std::iter::from_fn(next).collect()
         });
@@ -121,9 +133,8 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
         for (failures, key) in due {
             let (desk, worker) = (Arc::clone(desk), Arc::clone(worker));
             passes.spawn(async move {
-                let done = Done { desk, key };
-                let outcome = worker.pass(&done.key, failures).await;
-                done.with(outcome);
+                let mut done = Done { desk, key, outcome: Outcome::Failed(Retry::Later, None) };
+                done.outcome = worker.pass(&done.key, failures).await;
             });
         }
         let next = desk.with(|queue| queue.next_at());
@@ -139,6 +150,7 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
             Some(_) = passes.join_next() => {}
             _ = tick.tick() => {
                 count_phases(worker);
+                worker.shell.tidy();
                 if clocks.have_parted() {
                     tracing::warn!("the clock was set: every machine is looked at again");
                     for (key, _) in worker.shell.all() {
@@ -154,23 +166,13 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
 struct Done {
     desk: Arc<Desk>,
     key: Key,
-}
-
-impl Done {
-    fn with(self, outcome: Outcome) {
-        self.end(outcome);
-        std::mem::forget(self);
-    }
-
-    fn end(&self, outcome: Outcome) {
-        self.desk.with(|queue| queue.done(&self.key, outcome, Instant::now()));
-        self.desk.ring.notify_one();
-    }
+    outcome: Outcome,
 }
 
 impl Drop for Done {
     fn drop(&mut self) {
-        self.end(Outcome::Failed(fivespot_cluster::Retry::Later));
+        self.desk.with(|queue| queue.done(&self.key, self.outcome, Instant::now()));
+        self.desk.ring.notify_one();
     }
 }
 
@@ -232,7 +234,7 @@ fn process_name(options: &Options) -> String {
 fn lease_settings(options: &Options, name: &str) -> lease::Settings {
     lease::Settings {
         namespace: options.lease_namespace.clone(),
-        name: format!("{CONTROLLER}-{}", options.instance_id),
+        name: format!("{CONTROLLER}-{INSTANCE}"),
         holder: name.to_owned(),
         duration: Duration::from_secs(options.lease_duration_secs),
         renew_deadline: Duration::from_secs(options.lease_renew_deadline_secs),

@@ -1,7 +1,7 @@
 //! One pass over one ScheduledMachine: observe, decide, perform.
 
 use crate::metrics::{ByError, ByResult, Metrics, PassResult};
-use crate::queue::Outcome;
+use crate::queue::{Failures, Next, Outcome};
 use fivespot_api::ScheduledMachine;
 use fivespot_cluster::{Error, Key, Retry, Shell, Watched};
 use fivespot_core::intent::Intent;
@@ -9,12 +9,17 @@ use fivespot_core::lifecycle::{Action, Decision, News, Part, Patience, Phase, Sc
 use fivespot_core::observed::{Needs, Observed};
 use fivespot_core::status::report;
 use jiff::Timestamp;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Failures in a row after which people are told.
+/// Passes in a row that something broken made fail after which people are told by an event.
 const TELL_AFTER: u32 = 1;
+
+/// Passes in a row between whose look and write the world had moved on after which it is called a failure: something
+/// else is wrong then.
+const STUBBORN: u32 = 6;
 
 /// How soon it is looked again whether the event of a write of ours has come.
 const OWN_WRITE: Duration = Duration::from_millis(50);
@@ -26,41 +31,51 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 pub(crate) struct Worker {
     pub(crate) shell: Arc<Shell>,
     pub(crate) metrics: Metrics,
-    pub(crate) patience: Patience,
-    pub(crate) dry_run: bool,
+    patience: Patience,
+    dry_run: bool,
+    /// What a dry run said last: it leaves no trace in status by which it would know.
+    said: Mutex<HashMap<Key, String>>,
 }
 
 impl Worker {
+    pub(crate) fn new(shell: Arc<Shell>, metrics: Metrics, patience: Patience, dry_run: bool) -> Self {
+        Self { shell, metrics, patience, dry_run, said: Mutex::default() }
+    }
+
     /// One pass. `failures` is how many passes before it failed in a row.
-    pub(crate) async fn pass(&self, key: &Key, failures: u32) -> Outcome {
+    pub(crate) async fn pass(&self, key: &Key, failures: Failures) -> Outcome {
         let began = Instant::now();
-        let Some(watched) = self.shell.get(key) else { return Outcome::Gone };
+        let Some(watched) = self.shell.get(key) else {
+            self.said.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            return Outcome::Gone;
+        };
         if self.shell.is_behind(&watched) {
             return Outcome::Behind(began + OWN_WRITE);
         }
-        let outcome = self.reconcile(&watched, failures).await;
+        let mut wake = Next::default();
+        let outcome = self.reconcile(&watched, failures, &mut wake).await;
         self.metrics.duration.observe(began.elapsed().as_secs_f64());
         let result = match &outcome {
-            Ok((PassResult::acted, _)) => PassResult::acted,
-            Ok(_) => PassResult::unchanged,
+            Ok(result) => *result,
             Err(_) => PassResult::error,
         };
         self.metrics.passes.get_or_create(&ByResult { result }).inc();
-        match outcome {
-            Ok((_, wake)) => Outcome::Done(wake),
-            Err(error) => {
-                self.metrics.errors.get_or_create(&ByError { error_type: error.word() }).inc();
-                let retry = error.retry();
-                match retry {
-                    Retry::Soon => tracing::debug!(object = %key, %error, "the world has moved on"),
-                    Retry::Later | Retry::Refused => tracing::warn!(object = %key, %error, "a pass failed"),
+        let Err(error) = outcome else { return Outcome::Done(wake) };
+        self.metrics.errors.get_or_create(&ByError { error_type: error.word() }).inc();
+        let retry = match error.retry() {
+            Retry::Soon if failures.soon >= STUBBORN => Retry::Later,
+            retry => retry,
+        };
+        match retry {
+            Retry::Soon => tracing::debug!(object = %key, %error, "the world has moved on"),
+            Retry::Later | Retry::Refused => {
+                tracing::warn!(object = %key, %error, "a pass failed");
+                if !self.dry_run {
+                    self.shell.show_failure(&watched, &error, failures.later == TELL_AFTER).await;
                 }
-                if !self.dry_run && failures == TELL_AFTER && retry != Retry::Soon {
-                    self.shell.tell_failure(&watched, &error, Timestamp::now()).await;
-                }
-                Outcome::Failed(retry)
             }
         }
+        Outcome::Failed(retry, wake.at)
     }
 
     /// How important a machine is among those that are due at the same moment.
@@ -71,14 +86,18 @@ impl Worker {
     async fn reconcile(
         &self,
         watched: &Watched,
-        failures: u32,
-    ) -> Result<(PassResult, Option<Instant>), Error> {
+        failures: Failures,
+        next: &mut Next,
+    ) -> Result<PassResult, Error> {
         // Both clocks at the same moment: what is decided on the one is awaited on the other.
         let (now, running) = (Timestamp::now(), Instant::now());
         let orders = watched.machine.orders(self.patience);
         let wish = Intent::try_from(&watched.machine);
+        // Whatever fails, the window ends when it ends.
+        let until = wish.as_ref().ok().and_then(|intent| intent.schedule.at(now).until);
+        *next = wake(Wake { at: until, poll: None }, now, running);
         // What a watch says was not enough last time.
-        let mut needs = Needs { certainty: failures > 0, ..Needs::default() };
+        let mut needs = Needs { certainty: failures.any(), ..Needs::default() };
         let (observed, decision) = loop {
             let observed = self.shell.observe(watched, needs).await?;
             let decision = decide(now, &orders, wish.as_ref(), &observed);
@@ -87,18 +106,29 @@ impl Worker {
             }
             needs = needs.and(decision.needs);
         };
-        let wake = wake(&decision.wake, now, running);
-        let news = is_news(&watched.machine, &observed, &decision);
+        *next = wake(decision.wake, now, running);
+        let news = is_news(&watched.machine, &observed, &decision) && self.is_said_first(watched, &decision);
         if news {
             log(watched, &observed, &decision);
         }
         if self.dry_run {
-            return Ok((if news { PassResult::acted } else { PassResult::unchanged }, wake));
+            return Ok(if news { PassResult::acted } else { PassResult::unchanged });
         }
         let performed = self.shell.perform(watched, wish.as_ref().ok(), &observed, decision, now).await?;
         self.count(watched, &observed, &performed.decision, now);
         let acted = performed.wrote_status? || !performed.decision.actions.is_empty();
-        Ok((if acted { PassResult::acted } else { PassResult::unchanged }, wake))
+        Ok(if acted { PassResult::acted } else { PassResult::unchanged })
+    }
+
+    /// Whether a dry run has not said the same of this machine before.
+    fn is_said_first(&self, watched: &Watched, decision: &Decision) -> bool {
+        if !self.dry_run {
+            return true;
+        }
+        let actions: Vec<String> = decision.actions.iter().map(ToString::to_string).collect();
+        let text = format!("{:?} {:?} {actions:?}", decision.phase, decision.waiting);
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.insert(watched.key(), text.clone()) != Some(text)
     }
 
     fn count(&self, watched: &Watched, observed: &Observed, decision: &Decision, now: Timestamp) {
@@ -127,11 +157,11 @@ impl Worker {
 }
 
 /// When to look again, on a clock that does not jump.
-fn wake(wake: &Wake, now: Timestamp, running: Instant) -> Option<Instant> {
+fn wake(wake: Wake, now: Timestamp, running: Instant) -> Next {
     let at = wake.at.map(|at| at.duration_since(now));
     let at = at.map(|wait| Duration::try_from(wait).unwrap_or_default());
     let wait = [at.map(|wait| wait.min(LONGEST_SLEEP)), wake.poll].into_iter().flatten().min();
-    wait.map(|wait| running + wait)
+    Next { at: wait.map(|wait| running + wait), waits: wake.poll.is_some() }
 }
 
 /// Whether a decision says anything that the last one did not.

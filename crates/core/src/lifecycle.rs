@@ -533,7 +533,13 @@ impl Decision {
             // The machine serves all the same.
             self.taints = Taints::PatchFailed(text.clone());
         } else {
-            self.phase = if is_final { Phase::Error } else { observed.memory.phase.unwrap_or(self.phase) };
+            self.phase = match self.phase {
+                _ if is_final => Phase::Error,
+                Phase::Pending | Phase::ShuttingDown | Phase::EmergencyRemove | Phase::Error => self.phase,
+                // What it would have been with the actions done must not be claimed.
+                Phase::Active => Phase::Pending,
+                Phase::Inactive | Phase::Disabled | Phase::Terminated => Phase::ShuttingDown,
+            };
         }
         self.waiting = Some(Waiting::Failed { text });
         self.shutdown.clone_from(&observed.memory.shutdown);

@@ -1,9 +1,8 @@
 //! The world as far as a decision looks at it: small owned views of the objects around one ScheduledMachine.
 //!
 //! A view says how it is known. What a watch has *not* got may still exist (its label was stripped, the watch is
-//! behind), so an absence is a [`Certainty::Rumour`] until the server itself answered 404. Nothing is created,
-//! deleted or declared finished on a rumour: [`crate::lifecycle::decide`] asks for a closer look instead
-//! ([`Needs`]).
+//! behind), so an absence is a [`Certainty::Rumour`] until the server itself answered 404. Nothing is deleted or
+//! declared finished on a rumour: [`crate::lifecycle::decide`] asks for a closer look instead ([`Needs`]).
 
 use crate::drain::Pod;
 use crate::intent::{Effect, Taint};
@@ -165,6 +164,8 @@ pub struct Unreachable {
 pub enum UnreachableReason {
     /// The Secret is not there.
     SecretNotFound,
+    /// The Secret that the spec names is not there, and may never have been.
+    NamedSecretNotFound,
     /// We may not read it.
     SecretForbidden,
     /// What it holds is not a kubeconfig.

@@ -253,6 +253,7 @@ fn workload_reachable(workload: &Workload) -> Option<Condition> {
         Workload::Unreachable(why) => {
             let reason = match why.reason {
                 UnreachableReason::SecretNotFound => "KubeconfigSecretNotFound",
+                UnreachableReason::NamedSecretNotFound => "KubeconfigSecretRefNotFound",
                 UnreachableReason::SecretForbidden | UnreachableReason::ConnectionFailed if why.by_secret => {
                     "ConnectionFailed"
                 }

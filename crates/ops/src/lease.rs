@@ -148,6 +148,8 @@ impl Lease {
                 self.held.set(None);
                 false
             }
+            // Somebody wrote to it meanwhile: whether it is still ours is seen next time.
+            Err(kube::Error::Api(status)) if status.code == 409 => false,
             // The right stands until its deadline: the server may be back before.
             Err(error) => {
                 tracing::warn!(lease = self.settings.name, %error, "the lease could not be renewed");
@@ -158,7 +160,7 @@ impl Lease {
 
     async fn take(&mut self, asked: Instant) -> Result<bool, kube::Error> {
         let Some(object) = self.read().await? else {
-            return self.written(None, &self.next(&Record::default())).await;
+            return self.write(None, &self.next(&Record::default())).await.map(|()| true);
         };
         let record = object.spec;
         let ours = record.holder_identity.as_deref() == Some(self.settings.holder.as_str());
@@ -166,7 +168,7 @@ impl Lease {
         if !ours && !free && !self.is_stale(&record, asked) {
             return Ok(false);
         }
-        self.written(Some(&object.metadata.resource_version), &self.next(&record)).await
+        self.write(Some(&object.metadata.resource_version), &self.next(&record)).await.map(|()| true)
     }
 
     /// Whether a record has not changed for its whole duration, on our own clock.
@@ -193,14 +195,6 @@ impl Lease {
             acquire_time: if ours { record.acquire_time.clone() } else { Some(now.clone()) },
             renew_time: Some(now),
             lease_transitions: Some(if ours { transitions } else { transitions.saturating_add(1) }),
-        }
-    }
-
-    /// Writes; whether nobody was faster.
-    async fn written(&self, version: Option<&str>, record: &Record) -> Result<bool, kube::Error> {
-        match self.write(version, record).await {
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
-            answer => answer.map(|()| true),
         }
     }
 
