@@ -59,8 +59,8 @@ fn read_all() -> Result<Vec<Mutant>> {
     for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
         let file = entry?.path();
         let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("Caught-by: "));
+        let patch = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let line = patch.lines().find_map(|line| line.strip_prefix("Caught-by: "));
         let line = line.with_context(|| format!("{name} does not say what catches it"))?;
         let test = line.split_whitespace().map(str::to_owned).collect();
         mutants.push(Mutant { name, file, test });
@@ -104,8 +104,8 @@ fn cargo_test(tree: &Path, place: &Path, test: &[String]) -> Result<String> {
         .env("RUST_BACKTRACE", "0")
         .output()
         .context("run cargo test")?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(text(&output.stdout) + &text(&output.stderr))
+    let printed = [output.stdout, output.stderr].concat();
+    Ok(String::from_utf8_lossy(&printed).into_owned())
 }
 
 fn git(folder: &Path, args: &[&str]) -> Result<()> {
