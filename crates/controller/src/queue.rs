@@ -38,8 +38,8 @@ pub(crate) struct Queue {
 struct Entry {
     due: Option<Instant>,
     is_running: bool,
-    /// Something changed while it was running.
-    again: bool,
+    /// What changed while it was running.
+    again: Option<Change>,
     failures: u32,
 }
 
@@ -48,7 +48,10 @@ impl Queue {
     pub(crate) fn touch(&mut self, key: &Key, change: Change, now: Instant) {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.is_running {
-            entry.again |= change == Change::World;
+            // The world is more than what we wrote ourselves.
+            if entry.again != Some(Change::World) {
+                entry.again = Some(change);
+            }
             return;
         }
         // What we wrote to tell of a failure must not undo its backoff.
@@ -68,7 +71,7 @@ impl Queue {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.due = None;
             entry.is_running = true;
-            entry.again = false;
+            entry.again = None;
         }
         Some(key)
     }
@@ -91,7 +94,8 @@ impl Queue {
         let at = match outcome {
             Outcome::Done(at) => {
                 entry.failures = 0;
-                at
+                // The next step may need no more than what this one has written down.
+                again.map_or(at, |_| Some(now))
             }
             Outcome::Behind(at) => Some(at),
             Outcome::Failed(retry) => {
@@ -103,13 +107,13 @@ impl Queue {
                 entry.failures = entry.failures.saturating_add(1);
                 Some(now + first.saturating_mul(factor).min(longest))
             }
-            Outcome::Gone if again => None,
+            Outcome::Gone if again.is_some() => None,
             Outcome::Gone => {
                 self.entries.remove(key);
                 return;
             }
         };
-        if let Some(at) = if again { Some(now) } else { at } {
+        if let Some(at) = if again == Some(Change::World) { Some(now) } else { at } {
             self.set(key, at);
         }
     }
@@ -166,6 +170,19 @@ mod tests {
         assert_eq!(queue.next(now), Some(key("a")));
         queue.done(&key("a"), Outcome::Done(None), now);
         assert_eq!(queue.failures(&key("a")), 0);
+    }
+
+    #[test]
+    fn what_we_wrote_leads_to_the_next_pass_unless_it_tells_of_a_failure() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for (outcome, again) in [(Outcome::Done(None), true), (Outcome::Failed(Retry::Later), false)] {
+            queue.touch(&key("a"), Change::World, now);
+            assert_eq!(queue.next(now), Some(key("a")));
+            queue.touch(&key("a"), Change::Own, now);
+            queue.done(&key("a"), outcome, now);
+            assert_eq!(queue.next(now).is_some(), again, "{outcome:?}");
+            queue.done(&key("a"), Outcome::Done(None), now);
+        }
     }
 
     #[test]
