@@ -1,8 +1,9 @@
 //! Deletion of a ScheduledMachine, in every phase and in every way, and of what belongs to it.
 
 use crate::harness::{CLOSED, OPEN, World, is};
-use crate::look::{CLUSTER_API, HOOK, OURS};
+use crate::look::{CLUSTER_API, HOOK, History, OURS};
 use crate::stage::{garbage_is_collected, own_world, scenarios, world};
+use fivespot_api::ScheduledMachine;
 use fivespot_testenv::{Fault, cluster_api, eventually};
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::json;
@@ -64,6 +65,7 @@ async fn orphans_live_on_without_us() {
     world.lend("orphan", |_| {}).await;
     world.pod("orphan", "orphan-web", |_| {}).await;
     garbage_is_collected().await;
+    let history = History::of(world, "orphan").await;
     let (uid, node) = (world.uid("orphan").await, world.node("orphan").await.metadata.uid);
     let params =
         DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
@@ -71,6 +73,8 @@ async fn orphans_live_on_without_us() {
     world.until_gone(&world.machines(), "orphan").await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     world.is_untouched("orphan", &uid).await;
+    let leaves = |it: &ScheduledMachine| it.status.as_ref().is_some_and(|it| it.shutdown.is_some());
+    assert!(!history.all().iter().any(leaves), "an exit began");
     assert_eq!(world.node("orphan").await.metadata.uid, node);
     assert_eq!(world.pods().get("orphan-web").await.unwrap().metadata.deletion_timestamp, None);
     for kind in ["Machine", "RemoteMachine", "K0sWorkerConfig"] {
@@ -87,7 +91,7 @@ async fn an_active_machine_is_drained_first() {
     world.lend("delete-active", |_| {}).await;
     world.pod("delete-active", "delete-active-web", |_| {}).await;
     delete(world, "delete-active").await;
-    let leaving = |it: &fivespot_api::ScheduledMachine| {
+    let leaving = |it: &ScheduledMachine| {
         let shutdown = it.status.as_ref().and_then(|status| status.shutdown.clone());
         shutdown.is_some_and(|shutdown| shutdown.cause.as_deref() == Some("Deleted"))
     };
@@ -106,7 +110,7 @@ async fn while_it_is_leaving_it_goes_on_leaving() {
     world.close("delete-leaving").await;
     let before = world.until_blocked("delete-leaving").await.status.unwrap().shutdown;
     delete(world, "delete-leaving").await;
-    let is_heard = |it: &fivespot_api::ScheduledMachine| is(it, "Scheduled", "False", "Deleting");
+    let is_heard = |it: &ScheduledMachine| is(it, "Scheduled", "False", "Deleting");
     let machine = world.until("delete-leaving", "heard", is_heard).await;
     assert_eq!(machine.status.unwrap().shutdown, before, "the deadline stays what it was");
     world.until_all_gone("delete-leaving").await;
@@ -134,7 +138,7 @@ async fn in_an_emergency_it_stays_one() {
     world.patch("delete-urgent", json!({"spec": {"killSwitch": true}})).await;
     world.until_reason("delete-urgent", "HeldByHooks").await;
     delete(world, "delete-urgent").await;
-    let is_heard = |it: &fivespot_api::ScheduledMachine| is(it, "Scheduled", "False", "Deleting");
+    let is_heard = |it: &ScheduledMachine| is(it, "Scheduled", "False", "Deleting");
     let machine = world.until("delete-urgent", "heard", is_heard).await;
     assert_eq!(machine.status.unwrap().phase.as_deref(), Some("EmergencyRemove"));
     world.annotate_machine("delete-urgent", json!({HOOK: null})).await;
