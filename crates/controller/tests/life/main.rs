@@ -1,19 +1,49 @@
-//! The life of machines under the real Cluster API manager.
+//! The life of machines under the real Cluster API manager, which is spoken to in v1beta2.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "scenarios are tests in all but name: the line that fails is the message"
+)]
 
 #[path = "../harness/mod.rs"]
+#[expect(dead_code, reason = "other test binaries use the rest of it")]
 mod harness;
 
+mod look;
+mod stage;
+
 mod cycle;
+mod deleted;
+mod drain;
+mod invalid;
+mod killed;
+mod made;
+mod nodes;
+mod others;
+mod paused;
+mod reopened;
+mod taints;
 
-use fivespot_testenv::{Core, shared_with_cluster_api};
-use harness::{Controller, World};
-use std::sync::OnceLock;
+use stage::Scenario;
 
-/// A world of one's own under the controller that all tests share.
-async fn world(stem: &str) -> World {
-    static CONTROLLER: OnceLock<Controller> = OnceLock::new();
-    let plane = shared_with_cluster_api();
-    let version = "v1beta2";
-    CONTROLLER.get_or_init(|| Controller::start(plane, "life", &["--capi-version", version]));
-    World::new(plane, Core::Real, stem).await
+/// The version of Cluster API that the controller speaks.
+const VERSION: &str = "v1beta2";
+
+/// Those that take longest come first.
+fn all() -> Vec<Scenario> {
+    let modules = [
+        others::SCENARIOS,
+        deleted::SCENARIOS,
+        drain::SCENARIOS,
+        cycle::SCENARIOS,
+        made::SCENARIOS,
+        reopened::SCENARIOS,
+        killed::SCENARIOS,
+        paused::SCENARIOS,
+        invalid::SCENARIOS,
+        nodes::SCENARIOS,
+        taints::SCENARIOS,
+    ];
+    modules.concat()
 }

@@ -103,6 +103,8 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
     }
     let mut decision =
         Decision { waiting: Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() }), ..rest };
+    // A watch may not have heard yet that it was done before, and people would be told twice.
+    decision.needs.certainty = true;
     decision.actions.extend(exclude(given, machine));
     decision.actions.push(Action::Delete { part: Part::Machine, uid: machine.object.uid.clone() });
     decision.notes.extend(news.map(|news| Note { news, text }));

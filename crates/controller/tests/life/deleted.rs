@@ -1,0 +1,181 @@
+//! Deletion of a ScheduledMachine, in every phase and in every way, and of what belongs to it.
+
+use crate::harness::{CLOSED, OPEN, World, is};
+use crate::look::{CLUSTER_API, HOOK, History, OURS};
+use crate::stage::{garbage_is_collected, own_world, scenarios, world};
+use fivespot_api::ScheduledMachine;
+use fivespot_testenv::{Fault, cluster_api, eventually};
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::json;
+use std::time::Duration;
+
+scenarios![
+    in_the_foreground_cluster_api_drains_within_the_same_time,
+    a_cluster_that_goes_takes_its_machines_along_without_a_drain,
+    orphans_live_on_without_us,
+    an_active_machine_is_drained_first,
+    while_it_is_leaving_it_goes_on_leaving,
+    before_it_has_joined_nothing_is_left,
+    in_an_emergency_it_stays_one,
+    where_nothing_exists_it_goes_at_once,
+    a_machine_that_was_deleted_by_hand_is_made_again,
+];
+
+async fn delete(world: &World, name: &str) {
+    world.delete(name, &DeleteParams::default()).await;
+}
+
+async fn in_the_foreground_cluster_api_drains_within_the_same_time() {
+    let world = world().await;
+    world.lend("foreground", |spec| spec["nodeDrainTimeout"] = json!("3s")).await;
+    world.held_pod("foreground", "foreground-web").await;
+    garbage_is_collected().await;
+    world.delete("foreground", &DeleteParams::foreground()).await;
+    world.until_deleting("foreground").await;
+    world.until_all_gone("foreground").await;
+    let tried = world.evictions("foreground-web", CLUSTER_API);
+    assert!(!tried.is_empty() && tried.iter().all(|&code| code == 429), "{tried:?}");
+    assert_eq!(world.pod_deletions("foreground-web", OURS), 0);
+}
+
+async fn a_cluster_that_goes_takes_its_machines_along_without_a_drain() {
+    let world = own_world("doomed").await;
+    tokio::join!(world.lend("m", |_| {}), world.lend("n", |_| {}));
+    world.held_pod("m", "web").await;
+    let clusters = cluster_api(&world.management, &world.namespace, crate::VERSION, "Cluster");
+    clusters.delete("lab", &DeleteParams::default()).await.unwrap();
+    // Cluster API leaves the Nodes of a Cluster that goes to whoever has that.
+    for kind in ["Machine", "RemoteMachine", "K0sWorkerConfig"] {
+        world.until_gone(&world.objects(kind), "m").await;
+    }
+    let nobody: [u16; 0] = [];
+    assert_eq!(world.evictions("web", ""), nobody);
+    world.until_gone(&clusters, "lab").await;
+    let machine = world.until_reason("m", "ClusterNotFound").await;
+    assert!(is(&machine, "Scheduled", "True", "InWindow"));
+    assert_eq!(machine.status.unwrap().phase.as_deref(), Some("Pending"));
+    delete(&world, "m").await;
+    world.until_gone(&world.machines(), "m").await;
+    world.close("n").await;
+    world.until_phase("n", "Inactive").await;
+}
+
+async fn orphans_live_on_without_us() {
+    let world = world().await;
+    world.lend("orphan", |_| {}).await;
+    world.pod("orphan", "orphan-web", |_| {}).await;
+    garbage_is_collected().await;
+    let history = History::of(world, "orphan").await;
+    let (uid, node) = (world.uid("orphan").await, world.node("orphan").await.metadata.uid);
+    let params =
+        DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    world.delete("orphan", &params).await;
+    world.until_gone(&world.machines(), "orphan").await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    world.is_untouched("orphan", &uid).await;
+    let leaves = |it: &ScheduledMachine| it.status.as_ref().is_some_and(|it| it.shutdown.is_some());
+    assert!(!history.all().iter().any(leaves), "an exit began");
+    assert_eq!(world.node("orphan").await.metadata.uid, node);
+    assert_eq!(world.pods().get("orphan-web").await.unwrap().metadata.deletion_timestamp, None);
+    for kind in ["Machine", "RemoteMachine", "K0sWorkerConfig"] {
+        let object = world.objects(kind).get("orphan").await.unwrap();
+        assert_eq!(object.metadata.deletion_timestamp, None);
+        let owners = object.metadata.owner_references.unwrap_or_default();
+        assert!(owners.iter().all(|owner| owner.kind != "ScheduledMachine"), "{kind}: {owners:?}");
+    }
+    world.capi_machines().delete("orphan", &DeleteParams::default()).await.unwrap();
+}
+
+async fn an_active_machine_is_drained_first() {
+    let world = world().await;
+    world.lend("delete-active", |_| {}).await;
+    world.pod("delete-active", "delete-active-web", |_| {}).await;
+    delete(world, "delete-active").await;
+    let leaving = |it: &ScheduledMachine| {
+        let shutdown = it.status.as_ref().and_then(|status| status.shutdown.clone());
+        shutdown.is_some_and(|shutdown| shutdown.cause.as_deref() == Some("Deleted"))
+    };
+    let machine = world.until("delete-active", "leaving", leaving).await;
+    assert!(is(&machine, "Scheduled", "False", "Deleting"));
+    world.until_all_gone("delete-active").await;
+    assert_eq!(world.evictions("delete-active-web", OURS), [201]);
+    let nobody: [u16; 0] = [];
+    assert_eq!(world.evictions("delete-active-web", CLUSTER_API), nobody);
+}
+
+async fn while_it_is_leaving_it_goes_on_leaving() {
+    let world = world().await;
+    world.lend("delete-leaving", |spec| spec["nodeDrainTimeout"] = json!("8s")).await;
+    world.held_pod("delete-leaving", "delete-leaving-web").await;
+    world.close("delete-leaving").await;
+    let before = world.until_blocked("delete-leaving").await.status.unwrap().shutdown;
+    delete(world, "delete-leaving").await;
+    let is_heard = |it: &ScheduledMachine| is(it, "Scheduled", "False", "Deleting");
+    let machine = world.until("delete-leaving", "heard", is_heard).await;
+    assert_eq!(machine.status.unwrap().shutdown, before, "the deadline stays what it was");
+    world.until_all_gone("delete-leaving").await;
+    let tried = world.evictions("delete-leaving-web", OURS);
+    assert!(tried.iter().all(|&code| code == 429), "{tried:?}");
+}
+
+async fn before_it_has_joined_nothing_is_left() {
+    let world = world().await;
+    world.hosts.set("delete-pending", Fault::NeverJoins);
+    world.create("delete-pending", OPEN, |_| {}).await;
+    eventually("the Machine is there", async || {
+        world.capi_machines().get_opt("delete-pending").await.unwrap().is_some()
+    })
+    .await;
+    delete(world, "delete-pending").await;
+    world.until_all_gone("delete-pending").await;
+}
+
+async fn in_an_emergency_it_stays_one() {
+    let world = world().await;
+    world.lend("delete-urgent", |_| {}).await;
+    world.held_pod("delete-urgent", "delete-urgent-web").await;
+    world.annotate_machine("delete-urgent", json!({HOOK: "somebody"})).await;
+    world.patch("delete-urgent", json!({"spec": {"killSwitch": true}})).await;
+    world.until_reason("delete-urgent", "HeldByHooks").await;
+    delete(world, "delete-urgent").await;
+    let is_heard = |it: &ScheduledMachine| is(it, "Scheduled", "False", "Deleting");
+    let machine = world.until("delete-urgent", "heard", is_heard).await;
+    assert_eq!(machine.status.unwrap().phase.as_deref(), Some("EmergencyRemove"));
+    world.annotate_machine("delete-urgent", json!({HOOK: null})).await;
+    world.until_all_gone("delete-urgent").await;
+    let nobody: [u16; 0] = [];
+    assert_eq!(world.evictions("delete-urgent-web", ""), nobody);
+}
+
+async fn where_nothing_exists_it_goes_at_once() {
+    let world = world().await;
+    let disable = |spec: &mut serde_json::Value| spec["schedule"]["enabled"] = json!(false);
+    let kill = |spec: &mut serde_json::Value| spec["killSwitch"] = json!(true);
+    let break_it = |spec: &mut serde_json::Value| spec["schedule"]["timezone"] = json!("Mars/Olympus");
+    world.create("delete-inactive", CLOSED, |_| {}).await;
+    world.create("delete-disabled", OPEN, disable).await;
+    world.create("delete-terminated", OPEN, kill).await;
+    world.create("delete-error", OPEN, break_it).await;
+    for (name, phase) in [
+        ("delete-inactive", "Inactive"),
+        ("delete-disabled", "Disabled"),
+        ("delete-terminated", "Terminated"),
+        ("delete-error", "Error"),
+    ] {
+        world.until_phase(name, phase).await;
+        delete(world, name).await;
+        world.until_all_gone(name).await;
+    }
+}
+
+async fn a_machine_that_was_deleted_by_hand_is_made_again() {
+    let world = world().await;
+    world.lend("lost", |_| {}).await;
+    let uid = world.uid("lost").await;
+    world.capi_machines().delete("lost", &DeleteParams::default()).await.unwrap();
+    let waiting = world.until_reason("lost", "WaitingForDeletion").await;
+    assert_eq!(waiting.status.unwrap().phase.as_deref(), Some("Pending"));
+    world.until_phase("lost", "Active").await;
+    assert_ne!(world.uid("lost").await, uid);
+    assert_eq!(world.count_events("lost", "MachineCreated").await, 2);
+}
