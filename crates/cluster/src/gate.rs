@@ -6,10 +6,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 use tokio::sync::oneshot;
 
 /// Writes that are under way at the same time.
 const AT_ONCE: usize = 16;
+
+/// How long the first of many wait for the others: at the boundary of a window all become ready within this time, but
+/// not in the order of their priorities. One that is alone does not wait.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Where in the queue a write stands; less goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,15 +85,23 @@ impl Gate {
         }
         // Made before the wait, so that a task that is dropped while it waits gives back what it was just given.
         let mut turn = Turn { gate: self, waiting: Some(waiting) };
-        // Whoever is ready at the same moment stands in line before the first is let in.
-        tokio::task::yield_now().await;
-        self.admit();
         if let Some(waiting) = &mut turn.waiting {
-            // The sender is in the heap until it is used.
-            let _ = waiting.await;
+            // Whoever is ready at the same moment stands in line before the first is let in.
+            tokio::task::yield_now().await;
+            let gather = if self.is_crowded() { GATHER } else { Duration::ZERO };
+            if tokio::time::timeout(gather, &mut *waiting).await.is_err() {
+                self.admit();
+                // The sender is in the heap until it is used.
+                let _ = waiting.await;
+            }
         }
         turn.waiting = None;
         Permit(Some(self))
+    }
+
+    /// Whether more than one stand in line.
+    fn is_crowded(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).waiting.len() > 1
     }
 
     fn admit(&self) {

@@ -2,44 +2,13 @@
 
 use crate::audit::{is_write, requests};
 use crate::harness::{Controller, World};
+use crate::wall_clock::Clock;
 use crate::{end, plane, worlds};
 use jiff::{SignedDuration, Timestamp, ToSpan};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long a machine may take to follow the clock.
 const FOLLOWS: Duration = Duration::from_mins(1);
-
-/// The clock of one process.
-struct Clock {
-    shim: PathBuf,
-    file: PathBuf,
-}
-
-impl Clock {
-    fn new(folder: &Path) -> Self {
-        let (shim, file) = (folder.join("clock.so"), folder.join("clock.offset"));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/alone/shim.c");
-        let mut compiler = Command::new("cc");
-        let compiler = compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
-        assert!(compiler.arg(&shim).arg(source).status().unwrap().success());
-        Self { shim, file }
-    }
-
-    /// Sets it to a time. The file is replaced whole, so that nobody reads half of it.
-    fn set(&self, to: Timestamp) {
-        let offset = to.duration_since(Timestamp::now()).as_secs();
-        let new = self.file.with_extension("new");
-        fs::write(&new, offset.to_string()).unwrap();
-        fs::rename(new, &self.file).unwrap();
-    }
-
-    fn env(&self) -> [(&str, &str); 2] {
-        [("LD_PRELOAD", self.shim.to_str().unwrap()), ("CLOCK_OFFSET_FILE", self.file.to_str().unwrap())]
-    }
-}
 
 /// Machines, and the hours in which they are lent.
 const MACHINES: [(&str, &str); 5] = [
@@ -54,7 +23,7 @@ const MACHINES: [(&str, &str); 5] = [
 async fn a_clock_that_is_set_is_followed_and_moves_nobody_else() {
     let (plane, _turn) = plane().await;
     let world = worlds::own(plane, "clock").await;
-    let clock = Clock::new(plane.management().kubeconfig_path().parent().unwrap());
+    let clock = Clock::new(plane);
     let day = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).start_of_day().unwrap().timestamp();
     // Far from the end of an hour, and of a minute.
     let at = |hour: i64| day + SignedDuration::from_mins(hour * 60 + 30) + 10.seconds();

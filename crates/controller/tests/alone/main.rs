@@ -7,10 +7,13 @@ mod audit;
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../harness/wall_clock.rs"]
+mod wall_clock;
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/worlds.rs"]
 mod worlds;
 
+mod chaos;
 mod clock;
 mod process;
 mod refused;
