@@ -34,7 +34,7 @@ fn timeless(text: &str) -> String {
     };
     let word = |word: &str| {
         let bare = word.trim_matches(['(', ')', ',', ';']);
-        let is_instant = bare.len() > 4 && bare.ends_with('Z') && bare.contains("T");
+        let is_instant = bare.len() > 4 && bare.ends_with('Z') && bare.contains('T');
         if is_span(bare) || is_instant { word.replace(bare, "TIME") } else { word.to_owned() }
     };
     let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ");

@@ -268,6 +268,20 @@ mod tests {
     }
 
     #[test]
+    fn what_we_wrote_leads_to_the_next_pass_unless_it_tells_of_a_failure() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        let done = Outcome::Done(Next::default());
+        for (outcome, again) in [(done, true), (Outcome::Failed(Retry::Later, None), false)] {
+            queue.touch(&key("a"), Change::World, now);
+            assert_eq!(queue.next(now), Some(key("a")));
+            queue.touch(&key("a"), Change::Own, now);
+            queue.done(&key("a"), outcome, now);
+            assert_eq!(queue.next(now).is_some(), again, "{outcome:?}");
+            queue.done(&key("a"), done, now);
+        }
+    }
+
+    #[test]
     fn what_is_gone_is_forgotten() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.touch(&key("a"), Change::World, now);
