@@ -123,8 +123,34 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
         exit 2
     "#]],
     );
+    explained(&plane);
+    explained_out(&plane);
+
+    // For scripts: whole objects, with the embedded specs.
+    let output = run(&plane, &["get", "open", "-o", "json"]);
+    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(list["items"][0]["spec"]["infrastructureSpec"]["spec"], json!({"address": "192.0.2.1"}));
+    let yaml = String::from_utf8(run(&plane, &["get", "open", "-o", "yaml"]).stdout).unwrap();
+    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(yaml, list);
+    let explained: Value =
+        serde_json::from_slice(&run(&plane, &["explain", "lost", "-o", "json"]).stdout).unwrap();
+    assert_eq!(explained["waiting"]["reason"], "ClusterNotFound");
+    assert_eq!(explained["actions"], json!([]));
+
+    // It looks and never writes.
+    let audit = plane.management().audit().unwrap();
+    let ours: Vec<_> = audit.iter().filter(|entry| entry.user_agent.starts_with("5spot-cli/")).collect();
+    assert!(!ours.is_empty());
+    for entry in ours {
+        assert!(["get", "list", "watch"].contains(&entry.verb.as_str()), "{entry:?}");
+    }
+}
+
+/// Each machine, as the controller would see it.
+fn explained(plane: &ControlPlane) {
     check(
-        &plane,
+        plane,
         &["explain", "open"],
         &expect![[r#"
         default/open: Pending
@@ -148,7 +174,7 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     "#]],
     );
     check(
-        &plane,
+        plane,
         &["explain", "closed"],
         &expect![[r#"
         default/closed: Inactive
@@ -168,7 +194,7 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     "#]],
     );
     check(
-        &plane,
+        plane,
         &["explain", "invalid"],
         &expect![[r#"
         default/invalid: Error
@@ -188,8 +214,12 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
         exit 0
     "#]],
     );
+}
+
+/// Those that are told to stay out, or have nowhere to go.
+fn explained_out(plane: &ControlPlane) {
     check(
-        &plane,
+        plane,
         &["explain", "killed"],
         &expect![[r#"
         default/killed: Terminated
@@ -210,7 +240,7 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     "#]],
     );
     check(
-        &plane,
+        plane,
         &["explain", "lost"],
         &expect![[r#"
         default/lost: Pending
@@ -231,7 +261,7 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     "#]],
     );
     check(
-        &plane,
+        plane,
         &["explain", "nobody"],
         &expect![[r#"
         5spot: there is no ScheduledMachine nobody in namespace default
@@ -239,31 +269,11 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     "#]],
     );
     check(
-        &plane,
+        plane,
         &["get", "--kubeconfig", "/nowhere"],
         &expect![[r#"
         5spot: --kubeconfig /nowhere: failed to read kubeconfig from '"/nowhere"': No such file or directory (os error 2): No such file or directory (os error 2)
         exit 2
     "#]],
     );
-
-    // For scripts: whole objects, with the embedded specs.
-    let output = run(&plane, &["get", "open", "-o", "json"]);
-    let list: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(list["items"][0]["spec"]["infrastructureSpec"]["spec"], json!({"address": "192.0.2.1"}));
-    let yaml = String::from_utf8(run(&plane, &["get", "open", "-o", "yaml"]).stdout).unwrap();
-    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
-    assert_eq!(yaml, list);
-    let explained: Value =
-        serde_json::from_slice(&run(&plane, &["explain", "lost", "-o", "json"]).stdout).unwrap();
-    assert_eq!(explained["waiting"]["reason"], "ClusterNotFound");
-    assert_eq!(explained["actions"], json!([]));
-
-    // It looks and never writes.
-    let audit = plane.management().audit().unwrap();
-    let ours: Vec<_> = audit.iter().filter(|entry| entry.user_agent.starts_with("5spot-cli/")).collect();
-    assert!(!ours.is_empty());
-    for entry in ours {
-        assert!(["get", "list", "watch"].contains(&entry.verb.as_str()), "{entry:?}");
-    }
 }

@@ -199,7 +199,11 @@ mod tests {
         queue.touch(&key("a"), Change::World, now);
         queue.next(now);
         queue.touch(&key("a"), Change::Own, now);
-        queue.done(&key("a"), Outcome::Done(Some(now + Duration::from_secs(30))), now);
+        queue.done(
+            &key("a"),
+            Outcome::Done(Next { at: Some(now + Duration::from_secs(30)), waits: false }),
+            now,
+        );
         assert_eq!(queue.next(now), Some(key("a")), "the next step follows from what was written");
         queue.touch(&key("a"), Change::Own, now);
         queue.done(&key("a"), Outcome::Failed(Retry::Later, None), now);
@@ -233,7 +237,7 @@ mod tests {
         assert_eq!(queue.next(now), Some(key("a")));
         let soon = now + Duration::from_millis(50);
         queue.done(&key("a"), Outcome::Behind(soon), now);
-        assert_eq!((queue.failures(&key("a")), queue.next_at()), (1, Some(soon)));
+        assert_eq!((queue.failures(&key("a")).later, queue.next_at()), (1, Some(soon)));
     }
 
     #[test]
