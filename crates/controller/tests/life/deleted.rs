@@ -14,6 +14,7 @@ scenarios![
     a_cluster_that_goes_takes_its_machines_along_without_a_drain,
     orphans_live_on_without_us,
     an_active_machine_is_drained_first,
+    the_object_stays_until_its_machine_is_gone,
     while_it_is_leaving_it_goes_on_leaving,
     before_it_has_joined_nothing_is_left,
     in_an_emergency_it_stays_one,
@@ -101,6 +102,20 @@ async fn an_active_machine_is_drained_first() {
     assert_eq!(world.evictions("delete-active-web", OURS), [201]);
     let nobody: [u16; 0] = [];
     assert_eq!(world.evictions("delete-active-web", CLUSTER_API), nobody);
+}
+
+async fn the_object_stays_until_its_machine_is_gone() {
+    let world = world().await;
+    world.lend("delete-held", |_| {}).await;
+    world.hosts.set("delete-held", Fault::FinalizerStays);
+    delete(world, "delete-held").await;
+    world.until_deleting("delete-held").await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let machine = world.machines().get_opt("delete-held").await.unwrap().expect("its Machine is still there");
+    assert_eq!(machine.metadata.finalizers.unwrap_or_default(), ["5spot.finos.org/scheduledmachine"]);
+    assert_eq!(machine.status.unwrap().phase.as_deref(), Some("ShuttingDown"));
+    world.hosts.reset("delete-held");
+    world.until_all_gone("delete-held").await;
 }
 
 async fn while_it_is_leaving_it_goes_on_leaving() {
