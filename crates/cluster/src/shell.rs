@@ -64,6 +64,7 @@ pub struct Shell {
     providers: Mutex<HashMap<(String, String), Provider>>,
     interest: Mutex<HashMap<(ClusterId, String), Key>>,
     written: Mutex<HashMap<Key, String>>,
+    steps: Mutex<HashMap<Key, u16>>,
     notify: Notify,
     tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -130,6 +131,7 @@ impl Shell {
                 providers: Mutex::default(),
                 interest: Mutex::default(),
                 written: Mutex::default(),
+                steps: Mutex::default(),
                 notify,
                 tasks: Mutex::default(),
             }
@@ -184,9 +186,24 @@ impl Shell {
         written.insert(key.clone(), version.to_owned());
     }
 
+    /// How many writes a machine has had since it last came to rest.
+    pub(crate) fn steps(&self, key: &Key) -> u16 {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or(0)
+    }
+
+    /// Keeps that in mind; `None` if it rests.
+    pub(crate) fn set_steps(&self, key: &Key, steps: Option<u16>) {
+        let mut all = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        match steps {
+            Some(steps) => all.insert(key.clone(), steps),
+            None => all.remove(key),
+        };
+    }
+
     fn object_changed(&self, key: &Key) {
         let Some(watched) = self.objects.get(key) else {
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            self.set_steps(key, None);
             let mut interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
             interest.retain(|_, other| other != key);
             drop(interest);
