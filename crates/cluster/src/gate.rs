@@ -187,6 +187,6 @@ mod tests {
         drop(permits);
         let all = (0..AT_ONCE).map(|_| gate.enter(Some(Rank { step: 0, priority: Reverse(0) })));
         let all = futures::future::join_all(all);
-        tokio::time::timeout(std::time::Duration::from_secs(5), all).await.expect("every permit came back");
+        tokio::time::timeout(Duration::from_secs(5), all).await.expect("every permit came back");
     }
 }

@@ -27,7 +27,7 @@ pub(crate) const OPEN: &str = "* * * * *";
 pub(crate) const CLOSED: &str = "59 23 29 2 *";
 
 /// How long anything may take that should happen soon.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn from_root(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)

@@ -15,8 +15,8 @@ pub(crate) struct Clock {
 impl Clock {
     /// Compiles the shim.
     pub(crate) fn new(plane: &ControlPlane) -> Self {
-        let place = |name: &str| plane.management().kubeconfig_path().with_file_name(name);
-        let (shim, file) = (place("clock.so"), place("clock.offset"));
+        let beside = |name: &str| plane.management().kubeconfig_path().with_file_name(name);
+        let (shim, file) = (beside("clock.so"), beside("clock.offset"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness/shim.c");
         let mut compiler = Command::new("cc");
         let compiler = compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);
