@@ -19,7 +19,7 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Where in the queue a write stands; less goes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    /// How many writes of the same pass went before it.
+    /// How many writes of the same machine went before it, since it last came to rest.
     pub(crate) step: u16,
     /// Of the machine.
     pub(crate) priority: Reverse<u8>,

@@ -45,7 +45,8 @@ struct Pass<'a> {
     /// The version of the ScheduledMachine as we know it: each of our writes makes a new one.
     version: String,
     attempts: Attempts,
-    /// Writes so far.
+    /// Writes since the machine last came to rest, in this pass and in those before it: at a boundary the first steps of
+    /// all machines go before the second of any, however important.
     step: u16,
     /// Whether it waits for nobody.
     is_urgent: bool,
@@ -77,9 +78,24 @@ impl Shell {
     ) -> Result<Performed, Error> {
         let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
         let is_urgent = decision.phase == Phase::EmergencyRemove;
-        let mut pass = Pass { watched, wish, version, attempts: Attempts::default(), step: 0, is_urgent };
+        let key = watched.key();
+        let step = self.steps(&key);
+        let mut pass = Pass { watched, wish, version, attempts: Attempts::default(), step, is_urgent };
+        let performed = self.carry_out(&mut pass, observed, decision, now).await;
+        self.set_steps(&key, (pass.step != step).then_some(pass.step));
+        performed
+    }
+
+    async fn carry_out(
+        &self,
+        pass: &mut Pass<'_>,
+        observed: &Observed,
+        decision: Decision,
+        now: Timestamp,
+    ) -> Result<Performed, Error> {
+        let watched = pass.watched;
         for action in decision.actions.clone() {
-            if let Err(error) = self.act(&mut pass, &action).await {
+            if let Err(error) = self.act(pass, &action).await {
                 let is_final = match error.retry() {
                     // The next look shows how the world has moved on: there is nothing to tell yet.
                     Retry::Soon => return Err(error),
@@ -88,7 +104,7 @@ impl Shell {
                 };
                 let failure = Failure { action, text: error.to_string(), is_final };
                 let shown = decision.failed(observed, failure);
-                if let Err(second) = self.write_status(&mut pass, observed, &shown, now).await {
+                if let Err(second) = self.write_status(pass, observed, &shown, now).await {
                     tracing::warn!(object = %watched.key(), error = %second, "a failure could not be shown in status");
                 }
                 return Err(error);
@@ -97,11 +113,11 @@ impl Shell {
         let released = decision.actions.contains(&Action::RemoveFinalizer);
         let decision = decision.after(&pass.attempts);
         for note in &decision.notes {
-            self.tell(&mut pass, &Event::from(note), now).await;
+            self.tell(pass, &Event::from(note), now).await;
         }
         // Without our finalizer there may be no object left to write to.
         let wrote_status =
-            if released { Ok(false) } else { self.write_status(&mut pass, observed, &decision, now).await };
+            if released { Ok(false) } else { self.write_status(pass, observed, &decision, now).await };
         Ok(Performed { decision, wrote_status })
     }
 
@@ -109,7 +125,8 @@ impl Shell {
     pub async fn show_failure(&self, watched: &Watched, error: &Error, with_event: bool) {
         let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
         let attempts = Attempts::default();
-        let mut pass = Pass { watched, wish: None, version, attempts, step: 0, is_urgent: false };
+        let step = self.steps(&watched.key());
+        let mut pass = Pass { watched, wish: None, version, attempts, step, is_urgent: false };
         let (now, text) = (Timestamp::now(), error.to_string());
         if with_event {
             let event = Event { reason: "ReconcileFailed", text: &text, is_warning: true };

@@ -79,6 +79,7 @@ pub struct Shell {
     providers: Mutex<HashMap<(String, String), Provider>>,
     interest: Mutex<Interest>,
     written: Mutex<HashMap<Key, Written>>,
+    steps: Mutex<HashMap<Key, u16>>,
     notify: Notify,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Whether it watches, or asks the server for every single thing.
@@ -209,6 +210,7 @@ impl Shell {
                 providers: Mutex::default(),
                 interest: Mutex::default(),
                 written: Mutex::default(),
+                steps: Mutex::default(),
                 notify,
                 tasks: Mutex::default(),
                 watches,
@@ -271,9 +273,24 @@ impl Shell {
         seen.zip(number(&written.version)).is_some_and(|(seen, written)| seen < written)
     }
 
+    /// How many writes a machine has had since it last came to rest.
+    pub(crate) fn steps(&self, key: &Key) -> u16 {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied().unwrap_or(0)
+    }
+
+    /// Keeps that in mind; `None` if it rests.
+    pub(crate) fn set_steps(&self, key: &Key, steps: Option<u16>) {
+        let mut all = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
+        match steps {
+            Some(steps) => all.insert(key.clone(), steps),
+            None => all.remove(key),
+        };
+    }
+
     fn object_changed(&self, key: &Key) {
         let Some(watched) = self.objects.get(key) else {
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            self.set_steps(key, None);
             self.interest.lock().unwrap_or_else(PoisonError::into_inner).forget(key);
             (self.notify)(key, Change::World);
             return;
