@@ -111,7 +111,7 @@ async fn the_object_stays_until_its_machine_is_gone() {
     delete(world, "delete-held").await;
     world.until_deleting("delete-held").await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let machine = world.machines().get_opt("delete-held").await.unwrap().expect("its Machine is still there");
+    let machine = world.machines().get("delete-held").await.unwrap();
     assert_eq!(machine.metadata.finalizers.unwrap_or_default(), ["5spot.finos.org/scheduledmachine"]);
     assert_eq!(machine.status.unwrap().phase.as_deref(), Some("ShuttingDown"));
     world.hosts.reset("delete-held");
