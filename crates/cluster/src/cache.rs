@@ -3,7 +3,7 @@
 //! Lists and events are read object by object. One object that cannot be read costs that object and nothing else;
 //! read as a whole, it would blind the watch for all others (ADR 2).
 
-use crate::error::{CALL, Error, code, describe};
+use crate::error::{CALL, Error, call, code, describe};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
@@ -89,6 +89,8 @@ pub struct Health {
     pub heard: Instant,
     /// Why it does not hear, if it does not.
     pub failure: Option<Failure>,
+    /// Whether another call to the same server was not answered, and nothing was heard since.
+    pub doubted: bool,
 }
 
 /// Why a watch does not hear.
@@ -124,7 +126,7 @@ impl<T> Clone for Cache<T> {
 impl<T: Item> Cache<T> {
     /// An empty copy of what is called `what`.
     pub fn new(what: impl Into<String>) -> Self {
-        let health = Health { synced: false, heard: Instant::now(), failure: None };
+        let health = Health { synced: false, heard: Instant::now(), failure: None, doubted: false };
         let shared = Shared {
             what: what.into(),
             items: RwLock::default(),
@@ -168,6 +170,7 @@ impl<T: Item> Cache<T> {
 
     /// Another call to the same server was not answered: the watch may be dead without knowing it, and begins anew.
     pub(crate) fn doubt(&self) {
+        self.shared.health.send_modify(|health| health.doubted = true);
         self.shared.doubt.notify_one();
     }
 
@@ -345,6 +348,7 @@ impl<T: Item> Cache<T> {
         self.shared.health.send_modify(|health| {
             health.heard = Instant::now();
             health.failure = None;
+            health.doubted = false;
         });
     }
 
@@ -407,7 +411,7 @@ pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec
     params.field_selector.clone_from(&source.fields);
     let mut all = Vec::new();
     loop {
-        let page = list_page(source, &params).await.map_err(|source| Error::api(what, source))?;
+        let page = call(what, list_page(source, &params)).await?;
         for raw in page.items.unwrap_or_default() {
             let unreadable = |error: serde_json::Error| Error::Unreadable {
                 what: what.to_owned(),

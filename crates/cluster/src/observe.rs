@@ -172,8 +172,17 @@ impl Shell {
                 message: error.to_string(),
             })
         };
+        let node = Key::new("", name);
+        // Who asked last got no answer: nobody else need wait for none.
+        if reached.nodes.health().doubted && (needs.pods || reached.nodes.get(&node).is_none()) {
+            let what = format!("look at Node {name}");
+            return lost(&Error::Unreadable {
+                what,
+                why: "the server did not answer the last call".to_owned(),
+            });
+        }
         // A Node that the Machine speaks of and the watch has not got: it may be behind, so the server is asked.
-        let item = match reached.nodes.get(&Key::new("", name)) {
+        let item = match reached.nodes.get(&node) {
             Some(item) => item,
             None => match read_node(&reached, name).await {
                 Ok(Some(item)) => item,

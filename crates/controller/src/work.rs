@@ -98,11 +98,13 @@ impl Worker {
         *next = wake(Wake { at: until, poll: None }, now, running);
         // What a watch says was not enough last time.
         let mut needs = Needs { certainty: failures.any(), ..Needs::default() };
-        let (observed, decision) = loop {
+        let (now, running, observed, decision) = loop {
             let observed = self.shell.observe(watched, needs).await?;
+            // A look may take seconds: what follows from it is decided for the time after it.
+            let (now, running) = (Timestamp::now(), Instant::now());
             let decision = decide(now, &orders, wish.as_ref(), &observed);
             if decision.needs.within(needs) {
-                break (observed, decision);
+                break (now, running, observed, decision);
             }
             needs = needs.and(decision.needs);
         };

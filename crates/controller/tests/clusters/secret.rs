@@ -100,7 +100,7 @@ async fn a_secret_that_is_named_and_not_there_is_waited_for() {
     let world = worlds::own(plane, "named").await;
     let named = json!({"name": "elsewhere", "key": "config"});
     world.create("m", OPEN, |spec| spec["kubeconfigSecretRef"] = named).await;
-    let machine = until_reason(&world, "False", "KubeconfigSecretNotFound").await;
+    let machine = until_reason(&world, "False", "KubeconfigSecretRefNotFound").await;
     assert_eq!(machine.status.unwrap().phase.as_deref(), Some("Pending"));
     let nodes = world.nodes().get(&world.hosts.node_name("m")).await.unwrap();
     assert!(nodes.spec.unwrap().unschedulable.is_none(), "its Node is not touched");
