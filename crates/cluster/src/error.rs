@@ -73,6 +73,10 @@ impl Error {
         }
     }
 
+    /// Every word that [`Error::word`] says.
+    pub const WORDS: [&str; 8] =
+        ["changed", "timeout", "unreadable", "not_holder", "forbidden", "server", "refused", "connection"];
+
     /// A word for metrics.
     pub fn word(&self) -> &'static str {
         match self {

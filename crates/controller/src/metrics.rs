@@ -1,5 +1,6 @@
 //! What is counted.
 
+use fivespot_cluster::Error;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -60,6 +61,13 @@ impl Metrics {
             ejects: long(),
             finalizers_forced: Counter::default(),
         };
+        // What has not happened yet is counted too: a dashboard cannot tell "never" from "not known".
+        for result in [PassResult::unchanged, PassResult::acted, PassResult::error] {
+            metrics.passes.get_or_create(&ByResult { result });
+        }
+        for error_type in Error::WORDS {
+            metrics.errors.get_or_create(&ByError { error_type });
+        }
         let registry = registry.sub_registry_with_prefix("fivespot");
         registry.register(
             "reconciliations",

@@ -106,7 +106,7 @@ async fn a_dry_run_decides_and_writes_nothing() {
     world.create("closed", CLOSED, |_| {}).await;
     let name = format!("object={}/open", world.namespace);
     eventually("the decision is logged", async || {
-        controller.log().lines().any(|line| line.contains(&name) && line.contains("create Machine"))
+        controller.log().lines().any(|line| line.contains(&name) && line.contains("create the Machine"))
     })
     .await;
     let passes = metric(&controller, "fivespot_reconciliations_total{result=\"acted\"}");
