@@ -63,10 +63,10 @@ impl Metrics {
         };
         // What has not happened yet is counted too: a dashboard cannot tell "never" from "not known".
         for result in [PassResult::unchanged, PassResult::acted, PassResult::error] {
-            metrics.passes.get_or_create(&ByResult { result });
+            drop(metrics.passes.get_or_create(&ByResult { result }));
         }
         for error_type in Error::WORDS {
-            metrics.errors.get_or_create(&ByError { error_type });
+            drop(metrics.errors.get_or_create(&ByError { error_type }));
         }
         let registry = registry.sub_registry_with_prefix("fivespot");
         registry.register(
