@@ -185,7 +185,7 @@ impl ControlPlane {
     /// Halts the API server of a cluster without ending it. Its clients reach it and get no answer, until
     /// [`Self::thaw_api_server`].
     pub fn freeze_api_server(&self, cluster: &Cluster) -> Result<(), Error> {
-        self.supervisor.signal(&server_name(cluster.name, API_SERVER), Signal::STOP)
+        self.supervisor.freeze(&server_name(cluster.name, API_SERVER))
     }
 
     /// Lets an API server go on that was frozen.

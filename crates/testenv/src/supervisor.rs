@@ -107,11 +107,8 @@ impl Supervisor {
     /// An error if a server has ended.
     pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
         let pid = self.pid(name).unwrap_or_default();
-        // A process that ended but was not waited for is still listed, in state Z; the state follows the
-        // name, which is in brackets and may hold anything.
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
-        match state {
+        // A process that ended but was not waited for is still listed, in state Z.
+        match state(&PathBuf::from(format!("/proc/{pid}"))) {
             None | Some('Z' | 'X') => Err(ended(name, &self.log(name))),
             Some(_) => Ok(()),
         }
@@ -123,6 +120,25 @@ impl Supervisor {
         let pid = self.pid(name).and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| ended(name, &self.log(name)))?;
         kill_process(pid, signal).context(|| format!("send {signal:?} to {name}"))
+    }
+
+    /// Halts a server, and returns when every thread of it has stopped: until then it may still answer.
+    pub(crate) fn freeze(&self, name: &str) -> Result<(), Error> {
+        self.signal(name, Signal::STOP)?;
+        let asked = Instant::now();
+        while !self.is_stopped(name) {
+            if asked.elapsed() > PATIENCE {
+                return Err(Error::SupervisorSilent { waited: PATIENCE });
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn is_stopped(&self, name: &str) -> bool {
+        let tasks = format!("/proc/{}/task", self.pid(name).unwrap_or_default());
+        let states = fs::read_dir(tasks).into_iter().flatten().flatten().map(|task| state(&task.path()));
+        states.into_iter().all(|state| matches!(state, None | Some('T')))
     }
 
     /// Ends a server, as the kernel does when memory is short, and returns when it is gone.
@@ -162,6 +178,12 @@ impl Drop for Supervisor {
         // Nothing useful can be done about an error here; the supervisor works on without us.
         let _ = self.child.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
     }
+}
+
+/// The state of a process or a thread. It follows the name, which is in brackets and may hold anything.
+fn state(process: &Path) -> Option<char> {
+    let stat = fs::read_to_string(process.join("stat")).unwrap_or_default();
+    stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next()
 }
 
 fn ended(server: &str, log: &str) -> Error {

@@ -226,7 +226,7 @@ async fn hundreds_of_machines_live_and_die_while_cluster_api_is_played_in_one_cl
     lives_and_dies(&world, "v1beta2").await;
 
     let names: Vec<String> =
-        (0..if is_proof() { 500 } else { 100 }).map(|number| format!("m{number}")).collect();
+        (0..if is_proof() { 500 } else { 40 }).map(|number| format!("m{number}")).collect();
     let began = Instant::now();
     stream::iter(&names).for_each_concurrent(16, async |name| world.create(name).await).await;
     let count = async |phase: &str| {
