@@ -192,7 +192,10 @@ impl Shell {
         };
         let mut node = item.view.clone();
         if needs.pods {
-            let _permit = reached.gate.enter(Some(Rank { step: 0, priority: priority(watched) })).await;
+            // The kill switch waits for nobody.
+            let is_urgent = watched.machine.spec.kill_switch;
+            let rank = (!is_urgent).then(|| Rank { step: 0, priority: priority(watched) });
+            let _permit = reached.gate.enter(rank).await;
             match drain::pods(&reached, name).await {
                 Ok(pods) => node.pods = Pods::Listed(pods),
                 Err(error) => return lost(&error),

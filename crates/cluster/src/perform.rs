@@ -121,30 +121,27 @@ impl Shell {
         Ok(Performed { decision, wrote_status })
     }
 
-    /// Shows in status that a pass failed before it could do anything, and tells people by an event if asked.
-    pub async fn show_failure(&self, watched: &Watched, error: &Error, with_event: bool) {
-        let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
-        let attempts = Attempts::default();
-        let step = self.steps(&watched.key());
-        let mut pass = Pass { watched, wish: None, version, attempts, step, is_urgent: false };
-        let (now, text) = (Timestamp::now(), error.to_string());
-        if with_event {
-            let event = Event { reason: "ReconcileFailed", text: &text, is_warning: true };
-            self.tell(&mut pass, &event, now).await;
-        }
-        // What perform() has shown already is the same, and is not written again.
-        if self.shell_knows(watched) {
-            let is_final = error.retry() == Retry::Refused;
-            let next = watched.machine.failed_status(&text, is_final, now);
-            if let Err(second) = self.patch_status(&mut pass, &next).await {
-                tracing::warn!(object = %watched.key(), error = %second, "a failure could not be shown in status");
-            }
+    /// Tells people by an event that passes fail.
+    pub async fn tell_failure(&self, watched: &Watched, error: &Error) {
+        let text = error.to_string();
+        let event = Event { reason: "ReconcileFailed", text: &text, is_warning: true };
+        self.tell(&mut self.only_a_word(watched), &event, Timestamp::now()).await;
+    }
+
+    /// Shows in status that a pass failed before it could do anything.
+    pub async fn show_failure(&self, watched: &Watched, error: &Error) {
+        let is_final = error.retry() == Retry::Refused;
+        let next = watched.machine.failed_status(&error.to_string(), is_final, Timestamp::now());
+        if let Err(second) = self.patch_status(&mut self.only_a_word(watched), &next).await {
+            tracing::warn!(object = %watched.key(), error = %second, "a failure could not be shown in status");
         }
     }
 
-    /// Whether what we know of the object is its last version, as far as we know.
-    fn shell_knows(&self, watched: &Watched) -> bool {
-        self.get(&watched.key()).is_some_and(|now| *now == *watched) && !self.is_behind(watched)
+    /// A pass that has nothing to carry out.
+    fn only_a_word<'a>(&self, watched: &'a Watched) -> Pass<'a> {
+        let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
+        let (attempts, step) = (Attempts::default(), self.steps(&watched.key()));
+        Pass { watched, wish: None, version, attempts, step, is_urgent: false }
     }
 
     /// An event that cannot be sent is not worth a second try.

@@ -37,6 +37,14 @@ pub(crate) struct Worker {
     said: Mutex<HashMap<Key, String>>,
 }
 
+/// What is known of a pass however it ends.
+#[derive(Default)]
+struct Trace {
+    next: Next,
+    /// Whether it came to its actions.
+    performs: bool,
+}
+
 impl Worker {
     pub(crate) fn new(shell: Arc<Shell>, metrics: Metrics, patience: Patience, dry_run: bool) -> Self {
         Self { shell, metrics, patience, dry_run, said: Mutex::default() }
@@ -52,15 +60,15 @@ impl Worker {
         if self.shell.is_behind(&watched) {
             return Outcome::Behind(began + OWN_WRITE);
         }
-        let mut wake = Next::default();
-        let outcome = self.reconcile(&watched, failures, &mut wake).await;
+        let mut trace = Trace::default();
+        let outcome = self.reconcile(&watched, failures, &mut trace).await;
         self.metrics.duration.observe(began.elapsed().as_secs_f64());
         let result = match &outcome {
             Ok(result) => *result,
             Err(_) => PassResult::error,
         };
         self.metrics.passes.get_or_create(&ByResult { result }).inc();
-        let Err(error) = outcome else { return Outcome::Done(wake) };
+        let Err(error) = outcome else { return Outcome::Done(trace.next) };
         self.metrics.errors.get_or_create(&ByError { error_type: error.word() }).inc();
         let retry = match error.retry() {
             Retry::Soon if failures.soon >= STUBBORN => Retry::Later,
@@ -70,12 +78,17 @@ impl Worker {
             Retry::Soon => tracing::debug!(object = %key, %error, "the world has moved on"),
             Retry::Later | Retry::Refused => {
                 tracing::warn!(object = %key, %error, "a pass failed");
-                if !self.dry_run {
-                    self.shell.show_failure(&watched, &error, failures.later == TELL_AFTER).await;
+                if !self.dry_run && failures.later == TELL_AFTER {
+                    self.shell.tell_failure(&watched, &error).await;
+                }
+                // What an action ran into is in status already, unless it was taken for a race.
+                let is_shown = trace.performs && error.retry() != Retry::Soon;
+                if !self.dry_run && !is_shown {
+                    self.shell.show_failure(&watched, &error).await;
                 }
             }
         }
-        Outcome::Failed(retry, wake.at)
+        Outcome::Failed(retry, trace.next.at)
     }
 
     /// How important a machine is among those that are due at the same moment.
@@ -87,7 +100,7 @@ impl Worker {
         &self,
         watched: &Watched,
         failures: Failures,
-        next: &mut Next,
+        trace: &mut Trace,
     ) -> Result<PassResult, Error> {
         // Both clocks at the same moment: what is decided on the one is awaited on the other.
         let (now, running) = (Timestamp::now(), Instant::now());
@@ -95,7 +108,7 @@ impl Worker {
         let wish = Intent::try_from(&watched.machine);
         // Whatever fails, the window ends when it ends.
         let until = wish.as_ref().ok().and_then(|intent| intent.schedule.at(now).until);
-        *next = wake(Wake { at: until, poll: None }, now, running);
+        trace.next = wake(Wake { at: until, poll: None }, now, running);
         // What a watch says was not enough last time.
         let mut needs = Needs { certainty: failures.any(), ..Needs::default() };
         let (now, running, observed, decision) = loop {
@@ -108,7 +121,7 @@ impl Worker {
             }
             needs = needs.and(decision.needs);
         };
-        *next = wake(decision.wake, now, running);
+        trace.next = wake(decision.wake, now, running);
         let news = is_news(&watched.machine, &observed, &decision) && self.is_said_first(watched, &decision);
         if news {
             log(watched, &observed, &decision);
@@ -116,6 +129,7 @@ impl Worker {
         if self.dry_run {
             return Ok(if news { PassResult::acted } else { PassResult::unchanged });
         }
+        trace.performs = true;
         let performed = self.shell.perform(watched, wish.as_ref().ok(), &observed, decision, now).await?;
         self.count(watched, &observed, &performed.decision, now);
         let acted = performed.wrote_status? || !performed.decision.actions.is_empty();

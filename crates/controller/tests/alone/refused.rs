@@ -1,7 +1,7 @@
 //! A create that is refused because the name is taken. The watch shows such an object in time nearly always, so the
 //! controller is kept from watching infrastructure objects here.
 
-use crate::harness::{CLOSED, Controller, World, from_root, is, message};
+use crate::harness::{CLOSED, Controller, OPEN, World, from_root, is, message};
 use crate::{end, plane, worlds};
 use fivespot_testenv::{ControlPlane, eventually};
 use kube::api::PostParams;
@@ -15,9 +15,9 @@ const AT_ONCE: Duration = Duration::from_secs(15);
 struct Blind(&'static ControlPlane);
 
 impl Blind {
-    fn new(plane: &'static ControlPlane) -> Self {
-        let verbs =
-            json!([{"op": "replace", "path": "/rules/1/verbs", "value": ["get", "create", "delete"]}]);
+    /// It may do no more than this with them.
+    fn but_for(plane: &'static ControlPlane, verbs: &[&str]) -> Self {
+        let verbs = json!([{"op": "replace", "path": "/rules/1/verbs", "value": verbs}]);
         let role =
             ["patch", "clusterrole", "5spot-controller-k0smotron", "--type=json", "-p", &verbs.to_string()];
         plane.kubectl(plane.management(), &role, "").unwrap();
@@ -58,7 +58,7 @@ async fn infrastructure(world: &World, name: &str, owners: Value) -> Option<Stri
 async fn a_create_that_is_refused_for_what_we_made_ourselves_is_no_failure() {
     let (plane, _turn) = plane().await;
     let world = worlds::own(plane, "ours").await;
-    let _blind = Blind::new(plane);
+    let _blind = Blind::but_for(plane, &["get", "create", "delete"]);
     let controller = Controller::start(plane, "ours", &[]);
     world.create("m", CLOSED, |_| {}).await;
     let uid = world.until_phase("m", "Inactive").await.metadata.uid.unwrap();
@@ -85,7 +85,7 @@ async fn a_create_that_is_refused_for_what_we_made_ourselves_is_no_failure() {
 async fn a_create_that_is_refused_for_what_somebody_else_made_is_no_success() {
     let (plane, _turn) = plane().await;
     let world = worlds::own(plane, "theirs").await;
-    let _blind = Blind::new(plane);
+    let _blind = Blind::but_for(plane, &["get", "create", "delete"]);
     let controller = Controller::start(plane, "theirs", &[]);
     world.create("m", CLOSED, |_| {}).await;
     world.until_phase("m", "Inactive").await;
@@ -105,5 +105,24 @@ async fn a_create_that_is_refused_for_what_somebody_else_made_is_no_success() {
     world.until_gone(&world.objects("K0sWorkerConfig"), "m").await;
     let after = world.objects("RemoteMachine").get("m").await.unwrap().metadata;
     assert_eq!((after.uid, after.deletion_timestamp), (before, None), "it was touched");
+    end(&controller);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_not_be_read_is_said_in_status() {
+    let (plane, _turn) = plane().await;
+    let world = worlds::own(plane, "mute").await;
+    let blind = Blind::but_for(plane, &["create", "delete"]);
+    let controller = Controller::start(plane, "mute", &[]);
+    world.create("m", OPEN, |_| {}).await;
+    let machine = world.until_phase("m", "Error").await;
+    assert!(is(&machine, "Stalled", "True", "ReconcileFailed"), "{}", message(&machine));
+    assert!(is(&machine, "Ready", "False", "ReconcileFailed"));
+    assert!(message(&machine).contains("forbidden"), "{}", message(&machine));
+    // With the right it goes on, at the next change.
+    drop(blind);
+    world.patch("m", json!({"metadata": {"labels": {"looked": "again"}}})).await;
+    let machine = world.until_phase("m", "Active").await;
+    assert!(is(&machine, "Ready", "True", "NodeReady"), "{}", message(&machine));
     end(&controller);
 }
