@@ -194,7 +194,8 @@ impl Shell {
         if needs.pods {
             // The kill switch waits for nobody.
             let is_urgent = watched.machine.spec.kill_switch;
-            let rank = (!is_urgent).then(|| Rank { step: 0, priority: priority(watched) });
+            let step = self.steps(&watched.key()).saturating_add(1);
+            let rank = (!is_urgent).then(|| Rank { step, priority: priority(watched) });
             let _permit = reached.gate.enter(rank).await;
             match drain::pods(&reached, name).await {
                 Ok(pods) => node.pods = Pods::Listed(pods),

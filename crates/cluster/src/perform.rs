@@ -66,7 +66,7 @@ pub(crate) fn priority(watched: &Watched) -> Reverse<u8> {
 }
 
 impl Shell {
-    /// Carries a decision out: actions in order, then events, then status. Stops at the first action that fails; the
+    /// Carries a decision out: actions in order, then status and events. Stops at the first action that fails; the
     /// failure is shown in status as far as that can be written.
     pub async fn perform(
         &self,
@@ -112,12 +112,20 @@ impl Shell {
         }
         let released = decision.actions.contains(&Action::RemoveFinalizer);
         let decision = decision.after(&pass.attempts);
-        for note in &decision.notes {
-            self.tell(pass, &Event::from(note), now).await;
-        }
-        // Without our finalizer there may be no object left to write to.
-        let wrote_status =
-            if released { Ok(false) } else { self.write_status(pass, observed, &decision, now).await };
+        // At a boundary all machines take their step before any tells of it; one that is alone does both at once.
+        let mut teller = Pass { attempts: Attempts::default(), version: String::new(), ..*pass };
+        teller.step = teller.step.saturating_add(u16::from(!decision.notes.is_empty()));
+        let write = async {
+            // Without our finalizer there may be no object left to write to.
+            if released { Ok(false) } else { self.write_status(pass, observed, &decision, now).await }
+        };
+        let tell = async {
+            for note in &decision.notes {
+                self.tell(&mut teller, &Event::from(note), now).await;
+            }
+        };
+        let (wrote_status, ()) = futures::future::join(write, tell).await;
+        pass.step = pass.step.max(teller.step);
         Ok(Performed { decision, wrote_status })
     }
 

@@ -69,7 +69,7 @@ type Notify = Arc<dyn Fn(&Key, Change) + Send + Sync>;
 pub struct Shell {
     pub(crate) client: Client,
     pub(crate) settings: Settings,
-    pub(crate) gate: Gate,
+    pub(crate) gate: Arc<Gate>,
     pub(crate) kinds: Arc<Kinds>,
     pub(crate) workloads: Workloads,
     pub(crate) machines: Cache<MachineItem>,
@@ -195,12 +195,18 @@ impl Shell {
                     shell.workload_changed(cluster);
                 }
             };
-            let workloads =
-                Workloads::new(client.clone(), program, Arc::new(node_changed), Arc::new(cluster_changed));
+            let gate = Arc::<Gate>::default();
+            let workloads = Workloads::new(
+                client.clone(),
+                Arc::clone(&gate),
+                program,
+                Arc::new(node_changed),
+                Arc::new(cluster_changed),
+            );
             Self {
                 client,
                 settings,
-                gate: Gate::default(),
+                gate,
                 kinds: Arc::default(),
                 workloads,
                 machines: Cache::new("machines"),

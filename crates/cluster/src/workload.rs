@@ -72,6 +72,8 @@ type ClusterChanged = Arc<dyn Fn(&ClusterId) + Send + Sync>;
 /// All workload clusters in use.
 pub(crate) struct Workloads {
     management: Client,
+    /// Of the management cluster: where that is the workload cluster too, all calls to it stand in one line.
+    gate: Arc<Gate>,
     program: &'static str,
     node_changed: NodeChanged,
     cluster_changed: ClusterChanged,
@@ -121,12 +123,14 @@ enum State {
 impl Workloads {
     pub(crate) fn new(
         management: Client,
+        gate: Arc<Gate>,
         program: &'static str,
         node_changed: NodeChanged,
         cluster_changed: ClusterChanged,
     ) -> Self {
         Self {
             management,
+            gate,
             program,
             node_changed,
             cluster_changed,
@@ -209,12 +213,11 @@ impl Workloads {
 
     fn own_link(&self) -> Arc<Link> {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
-        let make = || Arc::new(self.link(ClusterId::Management, self.management.clone()));
+        let make = || {
+            let (client, gate) = (self.management.clone(), Arc::clone(&self.gate));
+            Arc::new(link(ClusterId::Management, client, gate, &self.node_changed, &self.cluster_changed))
+        };
         Arc::clone(own.get_or_insert_with(make))
-    }
-
-    fn link(&self, id: ClusterId, client: Client) -> Link {
-        link(id, client, &self.node_changed, &self.cluster_changed)
     }
 
     fn access(&self, id: &SecretId) -> Arc<SecretLink> {
@@ -284,7 +287,7 @@ async fn lead_to(
         Some(Some(ByteString(bytes))) => match client_of(bytes, program).await {
             Ok(client) => {
                 let id = ClusterId::Secret(id.clone());
-                State::Linked(Arc::new(link(id, client, node_changed, cluster_changed)))
+                State::Linked(Arc::new(link(id, client, Arc::default(), node_changed, cluster_changed)))
             }
             Err(why) => State::Invalid(why),
         },
@@ -321,7 +324,13 @@ async fn client_of(kubeconfig: &[u8], program: &str) -> Result<Client, String> {
     connect(&config, program).map_err(|error| error.to_string())
 }
 
-fn link(id: ClusterId, client: Client, node_changed: &NodeChanged, cluster_changed: &ClusterChanged) -> Link {
+fn link(
+    id: ClusterId,
+    client: Client,
+    gate: Arc<Gate>,
+    node_changed: &NodeChanged,
+    cluster_changed: &ClusterChanged,
+) -> Link {
     let what = match &id {
         ClusterId::Management => "nodes of the management cluster".to_owned(),
         ClusterId::Secret(secret) => format!("nodes behind secret {}/{}", secret.namespace, secret.name),
@@ -370,7 +379,7 @@ fn link(id: ClusterId, client: Client, node_changed: &NodeChanged, cluster_chang
             tokio::join!(follow, tell);
         })
     };
-    Link { client, nodes, gate: Arc::default(), task }
+    Link { client, nodes, gate, task }
 }
 
 /// What is kept of a Secret.

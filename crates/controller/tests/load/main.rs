@@ -14,14 +14,15 @@ mod wall_clock;
 mod worlds;
 
 use audit::{is_write, requests};
+use fivespot_api::ScheduledMachine;
 use fivespot_testenv::{AuditEntry, ClusterApi, ControlPlane, Options, is_proof, share};
-use harness::{CLOSED, Controller, World};
+use harness::{CLOSED, Controller, World, message};
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
-use kube::api::PostParams;
-use serde_json::json;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -61,18 +62,18 @@ async fn windows_open_and_close_in_time_and_nothing_happens_between() {
     clock.set(noon);
     // As many machines as here on two cores keep the API server so busy that a lease of the usual length is lost.
     let leases = ["--lease-duration-secs=180", "--lease-renew-deadline-secs=120"];
-    let controller = Controller::start_with(plane, "load", &leases, &clock.env());
     let began = Instant::now();
     create_all(&world, "30-49 * * * *").await;
-    // A plain client, which sends what is as dear to the server as our own writes are.
-    let plain = began.elapsed() / 2;
-    settle(&controller, 0).await;
+    let creates = began.elapsed() / 2;
     let maps = create_maps(&world).await;
     println!(
-        "a plain client takes {plain:.1?} for {MACHINES} ScheduledMachines, {maps:.1?} for as many ConfigMaps"
+        "a plain client creates {MACHINES} ScheduledMachines in {creates:.1?}, ConfigMaps in {maps:.1?}"
     );
+    let controller = Controller::start_with(plane, "load", &leases, &clock.env());
+    settle(&controller, 0).await;
 
     let (opens, closes) = (noon + 30.minutes(), noon + 50.minutes());
+    let plain = write_plainly(&world, &controller).await;
     let boundary = opens - clock.set(opens - AHEAD);
     settle(&controller, MACHINES).await;
     println!("all are lent {:.1} s after the window opened", since(boundary));
@@ -85,6 +86,7 @@ async fn windows_open_and_close_in_time_and_nothing_happens_between() {
     tokio::time::sleep(quiet).await;
     check_quiet(plane, from, Timestamp::now());
 
+    let plain = write_plainly(&world, &controller).await;
     let boundary = closes - clock.set(closes - AHEAD);
     tokio::time::sleep(Duration::try_from(AHEAD).unwrap()).await;
     until_none_is_lent(&controller).await;
@@ -138,6 +140,45 @@ async fn create_maps(world: &World) -> Duration {
     }))
     .await;
     began.elapsed()
+}
+
+/// How long a plain client takes for what a boundary asks of the controller first: a new status of each machine. The
+/// controller stands still meanwhile, and puts right afterwards what was written.
+async fn write_plainly(world: &Arc<World>, controller: &Controller) -> Duration {
+    const WORD: &str = "written by a plain client";
+    controller.signal("-STOP");
+    let all = world.machines().list(&ListParams::default()).await.unwrap();
+    let is_lent = |machine: &ScheduledMachine| machine.name_any().starts_with('m');
+    let bodies: Vec<(String, Value)> = all
+        .into_iter()
+        .filter(is_lent)
+        .map(|machine| {
+            let mut status = serde_json::to_value(&machine.status).unwrap();
+            status["message"] = json!(WORD);
+            for condition in status["conditions"].as_array_mut().unwrap() {
+                condition["message"] = json!(WORD);
+            }
+            let version = machine.resource_version().unwrap();
+            (machine.name_any(), json!({"metadata": {"resourceVersion": version}, "status": status}))
+        })
+        .collect();
+    assert_eq!(bodies.len(), MACHINES);
+    let began = Instant::now();
+    in_parallel(bodies.into_iter().map(|(name, body)| {
+        let api = world.machines();
+        async move {
+            api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await.unwrap();
+        }
+    }))
+    .await;
+    let taken = began.elapsed();
+    controller.signal("-CONT");
+    let began = Instant::now();
+    while world.machines().list(&ListParams::default()).await.unwrap().iter().any(|it| message(it) == WORD) {
+        assert!(began.elapsed() < SETTLES, "it is not put right:\n{}", controller.log());
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    taken
 }
 
 /// Waits until so many machines are lent, and all others are not. It asks the controller, which costs no request.
@@ -195,7 +236,7 @@ fn check_boundary(world: &World, what: &str, boundary: Timestamp, plain: Duratio
     println!(
         "{what}: first writes after {:.0} ms, half by {:.0} ms, p99 {:.0} ms, last {:.0} ms; \
          mean of the 50 highest priorities {:.0} ms, of the 50 lowest {:.0} ms; \
-         {leaders} of the first {AT_ONCE} are of the 32 highest; a plain client takes {:.0} ms to create as many",
+         {leaders} of the first {AT_ONCE} are of the 32 highest; a plain client takes {:.0} ms to write as many",
         at(0) * 1e3,
         median * 1e3,
         p99 * 1e3,
