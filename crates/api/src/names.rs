@@ -33,6 +33,39 @@ pub const EXCLUDE_VOLUMES: &str = "machine.cluster.x-k8s.io/exclude-wait-for-nod
 pub const HOOK_PREFIXES: [&str; 2] =
     ["pre-drain.delete.hook.machine.cluster.x-k8s.io", "pre-terminate.delete.hook.machine.cluster.x-k8s.io"];
 
+/// Annotation by which a machine is asked back at once: on its Node by the reclaim agent, on the ScheduledMachine by
+/// hand. Only the value `true` asks.
+pub const RECLAIM_REQUESTED: &str = "5spot.finos.org/reclaim-requested";
+
+/// Annotation beside [`RECLAIM_REQUESTED`]: why.
+pub const RECLAIM_REASON: &str = "5spot.finos.org/reclaim-reason";
+
+/// Annotation beside [`RECLAIM_REQUESTED`]: when, in RFC 3339 and UTC.
+pub const RECLAIM_REQUESTED_AT: &str = "5spot.finos.org/reclaim-requested-at";
+
+/// Annotation of a ScheduledMachine that releases the hold of the reclaim whose id is its value.
+pub const RESUME: &str = "5spot.finos.org/resume";
+
+/// Label of a Node on which the reclaim agent shall run; its value is [`AGENT_ENABLED`].
+pub const AGENT_LABEL: &str = "5spot.finos.org/reclaim-agent";
+
+/// Value of [`AGENT_LABEL`].
+pub const AGENT_ENABLED: &str = "enabled";
+
+/// Namespace of our own programs, in every cluster.
+pub const SYSTEM_NAMESPACE: &str = "5spot-system";
+
+/// Field manager of the reclaim agent.
+pub const AGENT: &str = "5spot-reclaim-agent";
+
+/// Name of the ConfigMap that tells the reclaim agent of a Node what to look for.
+pub fn agent_config_map(node: &str) -> String {
+    format!("reclaim-agent-{node}")
+}
+
+/// Key in that ConfigMap.
+pub const AGENT_CONFIG_KEY: &str = "reclaim.toml";
+
 /// Name of the bootstrap object, the infrastructure object and the Machine of a ScheduledMachine.
 pub fn part_name(machine: &ScheduledMachine) -> &str {
     machine.metadata.name.as_deref().unwrap_or_default()
