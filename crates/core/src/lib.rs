@@ -16,6 +16,8 @@
 //! - [`observed`] is the world as far as a decision looks at it,
 //! - [`lifecycle`] decides what to do now, with [`drain`] for pods and [`taint`] for taints,
 //! - [`status`] is what people are shown of it.
+//!
+//! On a machine that is lent, [`process`] says whether a process is one that its owner wants it back for.
 
 pub mod drain;
 pub mod duration;
@@ -25,6 +27,7 @@ pub mod lifecycle;
 pub mod limits;
 pub mod name;
 pub mod observed;
+pub mod process;
 pub mod schedule;
 pub mod status;
 pub mod taint;

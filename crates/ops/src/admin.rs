@@ -32,19 +32,35 @@ pub struct ListenError {
 
 /// Answers `/health` and `/ready`, also as `/healthz` and `/readyz`. Returns the port.
 pub async fn serve_health(address: IpAddr, port: u16, checks: Checks) -> Result<u16, ListenError> {
-    let health = |State(checks): State<Checks>| async move { answer(&(checks.alive)()) };
-    let ready = |State(checks): State<Checks>| async move { answer(&(checks.ready)()) };
-    let router = Router::new()
-        .route("/health", get(health))
-        .route("/healthz", get(health))
-        .route("/ready", get(ready))
-        .route("/readyz", get(ready))
-        .with_state(checks);
-    serve(SocketAddr::new(address, port), router).await
+    serve(SocketAddr::new(address, port), health(checks)).await
 }
 
 /// Answers `/metrics`. Returns the port.
 pub async fn serve_metrics(address: IpAddr, port: u16, registry: Arc<Registry>) -> Result<u16, ListenError> {
+    serve(SocketAddr::new(address, port), metrics(registry)).await
+}
+
+/// Answers all of these on one port, and returns it: for a program on the host's network, where ports are scarce.
+pub async fn serve_all(
+    address: SocketAddr,
+    checks: Checks,
+    registry: Arc<Registry>,
+) -> Result<u16, ListenError> {
+    serve(address, health(checks).merge(metrics(registry))).await
+}
+
+fn health(checks: Checks) -> Router {
+    let health = |State(checks): State<Checks>| async move { answer(&(checks.alive)()) };
+    let ready = |State(checks): State<Checks>| async move { answer(&(checks.ready)()) };
+    Router::new()
+        .route("/health", get(health))
+        .route("/healthz", get(health))
+        .route("/ready", get(ready))
+        .route("/readyz", get(ready))
+        .with_state(checks)
+}
+
+fn metrics(registry: Arc<Registry>) -> Router {
     let metrics = |State(registry): State<Arc<Registry>>| async move {
         let mut text = String::new();
         match prometheus_client::encoding::text::encode(&mut text, &registry) {
@@ -55,8 +71,7 @@ pub async fn serve_metrics(address: IpAddr, port: u16, registry: Arc<Registry>) 
             Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
         }
     };
-    let router = Router::new().route("/metrics", get(metrics)).with_state(registry);
-    serve(SocketAddr::new(address, port), router).await
+    Router::new().route("/metrics", get(metrics)).with_state(registry)
 }
 
 fn answer(outcome: &Result<String, String>) -> impl IntoResponse + use<> {
