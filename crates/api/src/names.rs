@@ -46,6 +46,26 @@ pub const RECLAIM_REQUESTED_AT: &str = "5spot.finos.org/reclaim-requested-at";
 /// Annotation of a ScheduledMachine that releases the hold of the reclaim whose id is its value.
 pub const RESUME: &str = "5spot.finos.org/resume";
 
+/// Annotation of a ScheduledMachine whose `spec.schedule.enabled` was set to false for the reclaim whose id is its
+/// value. It is written in the same request, so that this is done once for each reclaim, whoever dies when.
+pub const DISABLED_FOR: &str = "5spot.finos.org/disabled-for-reclaim";
+
+/// Annotation of a Node: identity of the Machine for which the reclaim agent is armed. A Node that comes back bears what
+/// it bore, so a request counts only while this is the Machine of today.
+pub const ARMED_FOR: &str = "5spot.finos.org/reclaim-armed-for";
+
+/// Label of a ConfigMap for a reclaim agent: identity of the ScheduledMachine on whose behalf it is there.
+pub const MACHINE_UID_LABEL: &str = "5spot.finos.org/scheduled-machine-uid";
+
+/// Field managers of tools that put `spec.schedule.enabled` back to what is written elsewhere: of Flux and of Argo CD.
+pub const GITOPS_MANAGERS: [&str; 5] = [
+    "kustomize-controller",
+    "helm-controller",
+    "flux-client-side-apply",
+    "argocd-controller",
+    "argocd-application-controller",
+];
+
 /// Label of a Node on which the reclaim agent shall run; its value is [`AGENT_ENABLED`].
 pub const AGENT_LABEL: &str = "5spot.finos.org/reclaim-agent";
 
@@ -58,9 +78,12 @@ pub const SYSTEM_NAMESPACE: &str = "5spot-system";
 /// Field manager of the reclaim agent.
 pub const AGENT: &str = "5spot-reclaim-agent";
 
+/// Beginning of the name of a ConfigMap that tells the reclaim agent of a Node what to look for.
+pub const AGENT_CONFIG_PREFIX: &str = "reclaim-agent-";
+
 /// Name of the ConfigMap that tells the reclaim agent of a Node what to look for.
 pub fn agent_config_map(node: &str) -> String {
-    format!("reclaim-agent-{node}")
+    format!("{AGENT_CONFIG_PREFIX}{node}")
 }
 
 /// Key in that ConfigMap.

@@ -328,7 +328,7 @@ pub struct ReclaimStatus {
     /// Why, such as `process-match: java`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// When the controller took it on.
+    /// When the controller took it on. Not there once somebody resumed the machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepted_at: Option<Time>,
     /// When the forced drain ends, done or not.
@@ -338,6 +338,9 @@ pub struct ReclaimStatus {
     pub machine_deleted: bool,
     /// Whether `spec.schedule.enabled` was set to false for this reclaim.
     pub disabled: bool,
+    /// Why that was refused, if it was: then the hold stands in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
     /// Whether the machine is held back until somebody resumes it.
     pub hold: bool,
     /// When the machine was taken back lately, oldest first.

@@ -1,12 +1,13 @@
 //! Status: read as the memory of the last pass, written as the report of this one.
 
 use crate::{
-    DEFAULT_TIMEOUT, EmbeddedObject, NodeRef, NodeTaint, ObjectRef, ScheduledMachine, ScheduledMachineStatus,
-    ShutdownStatus, names,
+    DEFAULT_TIMEOUT, EmbeddedObject, NodeRef, NodeTaint, ObjectRef, ReclaimStatus, ScheduledMachine,
+    ScheduledMachineStatus, ShutdownStatus, names,
 };
 use fivespot_core::duration;
-use fivespot_core::lifecycle::{Budget, Deletion, Orders, Part, Patience, Phase};
+use fivespot_core::lifecycle::{Budget, Deletion, NodeId, Orders, Part, Patience, Phase};
 use fivespot_core::observed::{Cause, Memory, Shutdown};
+use fivespot_core::reclaim::{Calls, Reclaim, Request};
 use fivespot_core::status::{self, ConditionKind, Report};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -33,8 +34,9 @@ pub struct Writing<'a> {
 }
 
 impl ScheduledMachine {
-    /// What the object is told to do, whatever else its spec says.
-    pub fn orders(&self, patience: Patience) -> Orders {
+    /// What the object is told to do, whatever else its spec says. Who was the last to write `spec.schedule.enabled` is
+    /// not in the object as it is read here.
+    pub fn orders(&self, patience: Patience, enabled_by_person: bool) -> Orders {
         let read = |text: &str| duration::parse(text).or_else(|_| duration::parse(DEFAULT_TIMEOUT));
         let read = |text: &str| read(text).unwrap_or(FALLBACK);
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
@@ -47,10 +49,30 @@ impl ScheduledMachine {
             kill_switch: self.spec.kill_switch,
             enabled: self.spec.schedule.enabled,
             paused: self.metadata.annotations.as_ref().is_some_and(|all| all.contains_key(names::PAUSED)),
+            reclaim: self.calls(enabled_by_person),
             budget: Budget {
                 graceful: read(&self.spec.graceful_shutdown_timeout),
                 drain: read(&self.spec.node_drain_timeout),
             },
+        }
+    }
+
+    fn calls(&self, enabled_by_person: bool) -> Calls {
+        let annotations = self.metadata.annotations.as_ref();
+        let annotation = |name: &str| annotations.and_then(|all| all.get(name)).map(String::as_str);
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        Calls {
+            request: Request::read(
+                annotation(names::RECLAIM_REQUESTED),
+                annotation(names::RECLAIM_REASON),
+                annotation(names::RECLAIM_REQUESTED_AT),
+            ),
+            resume: annotation(names::RESUME).map(str::to_owned),
+            commands: self.spec.kill_if_commands.clone().unwrap_or_default(),
+            disabled_for: annotation(names::DISABLED_FOR).map(str::to_owned),
+            resume_command: format!("5spot resume {name} -n {namespace}"),
+            enabled_by_person,
         }
     }
 
@@ -74,6 +96,7 @@ impl ScheduledMachine {
             scheduled: reason(ConditionKind::Scheduled),
             tainted: reason(ConditionKind::NodeTainted),
             last_scheduled: status.last_scheduled_time.as_ref().map(|time| time.0),
+            reclaim: status.reclaim.as_ref().map(Reclaim::from),
         }
     }
 
@@ -163,7 +186,7 @@ impl ScheduledMachine {
                 drain_deadline: Some(Time(shutdown.drain_deadline)),
                 cause: Some(shutdown.cause.word().to_owned()),
             }),
-            reclaim: before.reclaim,
+            reclaim: report.reclaim.as_ref().map(ReclaimStatus::from),
         }
     }
 
@@ -236,6 +259,45 @@ impl ScheduledMachine {
             conditions,
             observed_generation: self.metadata.generation,
             ..before
+        }
+    }
+}
+
+impl From<&ReclaimStatus> for Reclaim {
+    fn from(status: &ReclaimStatus) -> Self {
+        let node = status.node_name.clone().zip(status.node_uid.clone());
+        Self {
+            id: status.id.clone().unwrap_or_default(),
+            node: node.map(|(name, uid)| NodeId { name, uid }),
+            requested_at: status.requested_at.clone().unwrap_or_default(),
+            reason: status.reason.clone().unwrap_or_default(),
+            accepted_at: status.accepted_at.as_ref().map(|time| time.0),
+            drain_deadline: status.drain_deadline.as_ref().map(|time| time.0),
+            machine_deleted: status.machine_deleted,
+            disabled: status.disabled,
+            refused: status.refused.clone(),
+            hold: status.hold,
+            recent: status.recent.iter().map(|time| time.0).collect(),
+        }
+    }
+}
+
+impl From<&Reclaim> for ReclaimStatus {
+    fn from(reclaim: &Reclaim) -> Self {
+        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        Self {
+            id: text(&reclaim.id),
+            node_name: reclaim.node.as_ref().map(|node| node.name.clone()),
+            node_uid: reclaim.node.as_ref().map(|node| node.uid.clone()),
+            requested_at: text(&reclaim.requested_at),
+            reason: text(&reclaim.reason),
+            accepted_at: reclaim.accepted_at.map(Time),
+            drain_deadline: reclaim.drain_deadline.map(Time),
+            machine_deleted: reclaim.machine_deleted,
+            disabled: reclaim.disabled,
+            refused: reclaim.refused.clone(),
+            hold: reclaim.hold,
+            recent: reclaim.recent.iter().copied().map(Time).collect(),
         }
     }
 }

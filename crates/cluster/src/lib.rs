@@ -19,6 +19,7 @@ mod node;
 mod observe;
 mod parts;
 mod perform;
+mod reclaim;
 mod shell;
 mod watched;
 mod workload;

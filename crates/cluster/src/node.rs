@@ -7,6 +7,7 @@ use fivespot_api::names;
 use fivespot_core::drain::{Pod, PodId};
 use fivespot_core::intent::{Effect, Taint};
 use fivespot_core::observed::{Node, NodeTaint, Pods, Record};
+use fivespot_core::reclaim::Request;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -19,7 +20,13 @@ pub(crate) struct NodeItem {
     pub(crate) annotated: bool,
     /// What `cordoned-by` says.
     pub(crate) cordoned_by: Option<String>,
+    /// What the annotations of [`REQUEST`] say.
+    pub(crate) request: [Option<String>; 3],
 }
+
+/// The annotations that make a request to give the machine back.
+pub(crate) const REQUEST: [&str; 3] =
+    [names::RECLAIM_REQUESTED, names::RECLAIM_REASON, names::RECLAIM_REQUESTED_AT];
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -69,6 +76,8 @@ impl Item for NodeItem {
         let key = key_of(&metadata);
         let annotation = |name: &str| metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
         let cordoned_by = annotation(names::CORDONED_BY);
+        let request = REQUEST.map(annotation);
+        let label = metadata.labels.as_ref().and_then(|all| all.get(names::AGENT_LABEL));
         let mut ready = ready(&status.conditions);
         // Its message may tell the time of the last heartbeat, its reason says enough.
         if ready.status == Some(true) {
@@ -87,9 +96,12 @@ impl Item for NodeItem {
             cordoned_by_us: cordoned_by.as_deref() == Some(names::CONTROLLER),
             taints: taints.collect(),
             record: annotation(names::APPLIED_TAINTS).map_or(Record::None, |text| read_record(&text)),
+            armed_for: annotation(names::ARMED_FOR),
+            labelled: label.is_some_and(|value| value == names::AGENT_ENABLED),
+            request: Request::read(request[0].as_deref(), request[1].as_deref(), request[2].as_deref()),
             pods: Pods::NotAsked,
         };
-        Ok((key, Self { view, annotated: metadata.annotations.is_some(), cordoned_by }))
+        Ok((key, Self { view, annotated: metadata.annotations.is_some(), cordoned_by, request }))
     }
 }
 

@@ -13,11 +13,11 @@ use crate::shell::{Capi, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_core::intent::ObjectType;
-use fivespot_core::lifecycle::Part;
+use fivespot_core::lifecycle::{Part, Phase};
 use fivespot_core::limits::{BOOTSTRAP_GROUPS, INFRASTRUCTURE_GROUPS};
 use fivespot_core::observed::{
-    Access, Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served, Unreachable,
-    UnreachableReason, Workload,
+    Access, AgentConfig, Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served,
+    Unreachable, UnreachableReason, Workload,
 };
 use kube::api::GetParams;
 use kube::core::Request;
@@ -70,7 +70,40 @@ impl Shell {
             None => Workload::NotAsked,
         };
         let (finalizer, memory) = (watched.machine.has_finalizer(), watched.machine.memory());
-        Ok(Observed { cluster_api, cluster, bootstrap, infrastructure, machine, workload, finalizer, memory })
+        let agent_configs = self.agent_configs(watched, &workload, memory.phase).await;
+        Ok(Observed {
+            cluster_api,
+            cluster,
+            bootstrap,
+            infrastructure,
+            machine,
+            workload,
+            agent_configs,
+            finalizer,
+            memory,
+        })
+    }
+
+    /// What reclaim agents are told, if there ever was a reason to tell them anything.
+    async fn agent_configs(
+        &self,
+        watched: &Watched,
+        workload: &Workload,
+        phase: Option<Phase>,
+    ) -> Vec<AgentConfig> {
+        let commands = watched.machine.spec.kill_if_commands.as_ref();
+        let reclaimed = watched.machine.status.as_ref().is_some_and(|status| status.reclaim.is_some());
+        let armed = workload.node().is_some_and(|node| node.labelled || node.armed_for.is_some());
+        let leaves = matches!(phase, Some(Phase::ShuttingDown | Phase::EmergencyRemove));
+        let is_asked = matches!(workload, Workload::Reachable(..)) || leaves;
+        if !is_asked || !(reclaimed || armed || commands.is_some_and(|all| !all.is_empty())) {
+            return Vec::new();
+        }
+        match self.workloads.reach(&wanted(watched)).await {
+            Ok(reached) => reached.agent_configs(watched.uid()).await,
+            // Who cannot be reached cannot be told.
+            Err(_) => Vec::new(),
+        }
     }
 
     async fn cluster(&self, watched: &Watched, place: &Place, needs: Needs) -> Result<Cluster, Error> {

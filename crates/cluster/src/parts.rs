@@ -30,6 +30,7 @@ pub(crate) struct Meta {
     pub(crate) uid: Option<String>,
     pub(crate) creation_timestamp: Option<Time>,
     pub(crate) deletion_timestamp: Option<Time>,
+    pub(crate) labels: Option<BTreeMap<String, String>>,
     pub(crate) annotations: Option<BTreeMap<String, String>>,
     pub(crate) owner_references: Option<Vec<OwnerReference>>,
 }

@@ -39,12 +39,14 @@ pub struct Performed {
 }
 
 /// One pass that is being carried out.
-struct Pass<'a> {
-    watched: &'a Watched,
+pub(crate) struct Pass<'a> {
+    pub(crate) watched: &'a Watched,
     wish: Option<&'a Intent>,
     /// The version of the ScheduledMachine as we know it: each of our writes makes a new one.
-    version: String,
+    pub(crate) version: String,
     attempts: Attempts,
+    /// Why the server would not disable the schedule.
+    pub(crate) refused: Option<String>,
     /// Writes since the machine last came to rest, in this pass and in those before it: at a boundary the first steps of
     /// all machines go before the second of any, however important.
     step: u16,
@@ -54,7 +56,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Where the next write stands among those of other machines.
-    fn rank(&mut self) -> Option<Rank> {
+    pub(crate) fn rank(&mut self) -> Option<Rank> {
         self.step = self.step.saturating_add(1);
         (!self.is_urgent).then_some(Rank { step: self.step, priority: priority(self.watched) })
     }
@@ -80,7 +82,8 @@ impl Shell {
         let is_urgent = decision.phase == Phase::EmergencyRemove;
         let key = watched.key();
         let step = self.steps(&key);
-        let mut pass = Pass { watched, wish, version, attempts: Attempts::default(), step, is_urgent };
+        let (attempts, refused) = (Attempts::default(), None);
+        let mut pass = Pass { watched, wish, version, attempts, refused, step, is_urgent };
         let performed = self.carry_out(&mut pass, observed, decision, now).await;
         self.set_steps(&key, (pass.step != step).then_some(pass.step));
         performed
@@ -112,8 +115,13 @@ impl Shell {
         }
         let released = decision.actions.contains(&Action::RemoveFinalizer);
         let decision = decision.after(&pass.attempts);
+        let decision = match pass.refused.take() {
+            Some(refusal) => decision.not_disabled(refusal),
+            None => decision,
+        };
         // At a boundary all machines take their step before any tells of it; one that is alone does both at once.
-        let mut teller = Pass { attempts: Attempts::default(), version: String::new(), ..*pass };
+        let mut teller =
+            Pass { attempts: Attempts::default(), refused: None, version: String::new(), ..*pass };
         teller.step = teller.step.saturating_add(u16::from(!decision.notes.is_empty()));
         let write = async {
             // Without our finalizer there may be no object left to write to.
@@ -149,7 +157,7 @@ impl Shell {
     fn only_a_word<'a>(&self, watched: &'a Watched) -> Pass<'a> {
         let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
         let (attempts, step) = (Attempts::default(), self.steps(&watched.key()));
-        Pass { watched, wish: None, version, attempts, step, is_urgent: false }
+        Pass { watched, wish: None, version, attempts, refused: None, step, is_urgent: false }
     }
 
     /// An event that cannot be sent is not worth a second try.
@@ -183,6 +191,15 @@ impl Shell {
                 pass.attempts = self.ask(pass, &reached, pods, Way::Force).await;
                 Ok(())
             }
+            Action::Disable { reclaim } => self.disable(pass, reclaim).await,
+            Action::ClearOwnRequest => self.clear_own_request(pass).await,
+            Action::ClearRequest { node, requested_at } => self.clear_request(pass, node, requested_at).await,
+            Action::WriteAgentConfig { node, commands } => {
+                self.write_agent_config(pass, node, commands).await
+            }
+            Action::DeleteAgentConfig { node, uid } => self.delete_agent_config(pass, node, uid).await,
+            Action::Arm { node, machine } => self.arm(pass, node, Some(machine)).await,
+            Action::Disarm(node) => self.arm(pass, node, None).await,
         }
     }
 
@@ -302,7 +319,7 @@ impl Shell {
         }
     }
 
-    async fn reach(&self, watched: &Watched) -> Result<Reached, Error> {
+    pub(crate) async fn reach(&self, watched: &Watched) -> Result<Reached, Error> {
         let what = "reach the workload cluster".to_owned();
         let reached = self.workloads.reach(&wanted(watched)).await;
         reached.map_err(|why| Error::Unreadable { what, why: why.message })
@@ -358,7 +375,7 @@ impl Shell {
         .await
     }
 
-    async fn patch_node(
+    pub(crate) async fn patch_node(
         &self,
         pass: &mut Pass<'_>,
         what: &str,
@@ -423,17 +440,17 @@ impl Shell {
         }
     }
 
-    fn may_write(&self, what: &str) -> Result<(), Error> {
+    pub(crate) fn may_write(&self, what: &str) -> Result<(), Error> {
         if (self.settings.may_write)() { Ok(()) } else { Err(Error::NotHolder { what: what.to_owned() }) }
     }
 
-    fn wrote_version(&self, pass: &mut Pass<'_>, answer: &Answer) {
+    pub(crate) fn wrote_version(&self, pass: &mut Pass<'_>, answer: &Answer) {
         let version = answer.metadata.resource_version.clone().unwrap_or_default();
         self.wrote(&pass.watched.key(), &version);
         pass.version = version;
     }
 
-    async fn send(
+    pub(crate) async fn send(
         &self,
         pass: &mut Pass<'_>,
         what: &str,
@@ -454,14 +471,14 @@ impl Shell {
 
 /// What is read of the answer to a write.
 #[derive(Deserialize)]
-struct Answer {
+pub(crate) struct Answer {
     #[serde(default)]
     metadata: AnswerMeta,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(default, rename_all = "camelCase")]
-struct AnswerMeta {
+pub(crate) struct AnswerMeta {
     resource_version: Option<String>,
 }
 
@@ -476,11 +493,11 @@ struct NewObject<'a> {
 }
 
 /// A JSON patch of the Node of this name.
-struct NodePatch(Vec<Value>, String);
+pub(crate) struct NodePatch(Vec<Value>, String);
 
 impl NodePatch {
     /// Of this very Node, not of one that has its name now.
-    fn of(node: &NodeId) -> Self {
+    pub(crate) fn of(node: &NodeId) -> Self {
         let mut patch = Self(Vec::new(), node.name.clone());
         patch.test("/metadata/uid", &json!(node.uid));
         patch
@@ -495,7 +512,13 @@ impl NodePatch {
     }
 
     /// Sets or removes an annotation that must still be what it was.
-    fn annotate(&mut self, node: &NodeItem, name: &str, before: Option<&str>, after: Option<&str>) {
+    pub(crate) fn annotate(
+        &mut self,
+        node: &NodeItem,
+        name: &str,
+        before: Option<&str>,
+        after: Option<&str>,
+    ) {
         let path = format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"));
         match (node.annotated, after) {
             (false, None) => {}
@@ -515,11 +538,11 @@ impl NodePatch {
     }
 }
 
-fn own_path(key: &Key) -> String {
+pub(crate) fn own_path(key: &Key) -> String {
     format!("/apis/5spot.finos.org/v1alpha1/namespaces/{}/scheduledmachines", key.namespace)
 }
 
-fn patch_params() -> PatchParams {
+pub(crate) fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(CONTROLLER.to_owned()), ..PatchParams::default() }
 }
 

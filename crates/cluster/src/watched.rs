@@ -5,8 +5,10 @@
 
 use crate::cache::{Item, Key};
 use fivespot_api::ScheduledMachine;
-use fivespot_core::lifecycle::Part;
+use fivespot_api::names::CONTROLLER;
+use fivespot_core::lifecycle::{Orders, Part, Patience};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 
 /// A ScheduledMachine whose embedded specs have not been read.
@@ -14,6 +16,8 @@ use serde_json::value::RawValue;
 pub struct Watched {
     /// The object, with embedded specs that are empty.
     pub machine: ScheduledMachine,
+    /// Who wrote `spec.schedule.enabled` as it is now.
+    enabled_by: Vec<String>,
     bootstrap: Box<RawValue>,
     infrastructure: Box<RawValue>,
 }
@@ -28,6 +32,13 @@ impl Watched {
     /// Identity.
     pub fn uid(&self) -> &str {
         self.machine.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    /// What the object is told to do, whatever else its spec says. Tools that write the same again and again are not
+    /// taken for people.
+    pub fn orders(&self, patience: Patience, tools: &[String]) -> Orders {
+        let is_person = |manager: &String| manager != CONTROLLER && !tools.contains(manager);
+        self.machine.orders(patience, self.enabled_by.iter().any(is_person))
     }
 
     /// The whole object, with its embedded specs. One that is too deep to be read is left out.
@@ -93,6 +104,36 @@ struct ShadowObject<'a> {
     spec: Option<&'a RawValue>,
 }
 
+/// Who wrote what. Only the way to one field is read: everything else in it is passed over, however deep it is.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ManagedFields {
+    manager: String,
+    #[serde(rename = "fieldsV1")]
+    fields: OwnFields,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OwnFields {
+    #[serde(rename = "f:spec")]
+    spec: OwnSpec,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OwnSpec {
+    #[serde(rename = "f:schedule")]
+    schedule: OwnSchedule,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct OwnSchedule {
+    #[serde(rename = "f:enabled")]
+    enabled: Option<IgnoredAny>,
+}
+
 impl Item for Watched {
     fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
         let text = raw.get();
@@ -100,11 +141,16 @@ impl Item for Watched {
         let specs = [shadow.spec.bootstrap_spec.spec, shadow.spec.infrastructure_spec.spec];
         let unread = [(specs[0], "{}"), (specs[1], "{}"), (shadow.metadata.managed_fields, "null")];
         let machine = serde_json::from_str(&without(text, unread))?;
+        let managers = shadow.metadata.managed_fields.map(|fields| serde_json::from_str(fields.get()));
+        let managers: Vec<ManagedFields> = managers.transpose()?.unwrap_or_default();
+        let writes = |it: &ManagedFields| it.fields.spec.schedule.enabled.is_some();
+        let enabled_by = managers.into_iter().filter(writes).map(|it| it.manager).collect();
         let keep = |spec: Option<&RawValue>| match spec {
             Some(spec) => Ok(spec.to_owned()),
             None => RawValue::from_string("{}".to_owned()),
         };
-        let watched = Self { machine, bootstrap: keep(specs[0])?, infrastructure: keep(specs[1])? };
+        let watched =
+            Self { machine, enabled_by, bootstrap: keep(specs[0])?, infrastructure: keep(specs[1])? };
         Ok((watched.key(), watched))
     }
 }

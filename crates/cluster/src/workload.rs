@@ -8,14 +8,15 @@ use crate::client::connect;
 use crate::gate::Gate;
 use crate::node::NodeItem;
 use crate::parts::{MetaOnly, key_of};
-use fivespot_core::observed::{Access, Unreachable, UnreachableReason};
+use crate::reclaim::{ConfigItem, config_maps, node_of};
+use fivespot_core::observed::{Access, AgentConfig, Unreachable, UnreachableReason};
 use k8s_openapi::ByteString;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -62,6 +63,7 @@ pub(crate) struct Reached {
     pub(crate) access: Access,
     pub(crate) client: Client,
     pub(crate) nodes: Cache<NodeItem>,
+    configs: Arc<Configs>,
     /// Bounds the calls to this cluster, and orders them.
     pub(crate) gate: Arc<Gate>,
 }
@@ -94,10 +96,57 @@ impl Drop for SecretLink {
     }
 }
 
+/// What reclaim agents are told, watched from the moment somebody asks: most clusters have no agents.
+pub(crate) struct Configs {
+    source: Source,
+    cache: Cache<ConfigItem>,
+    changed: Arc<dyn Fn(&str) + Send + Sync>,
+    task: OnceLock<JoinHandle<()>>,
+}
+
+impl Configs {
+    fn start(&self) {
+        self.task.get_or_init(|| {
+            let (source, cache, changed) =
+                (self.source.clone(), self.cache.clone(), Arc::clone(&self.changed));
+            tokio::spawn(async move {
+                loop {
+                    cache.follow(source.clone(), |key| changed(node_of(&key.name))).await;
+                    tokio::time::sleep(FIRST_LOOK).await;
+                }
+            })
+        });
+    }
+}
+
+impl Drop for Configs {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+}
+
+impl Reached {
+    /// What reclaim agents in this cluster are told on behalf of the ScheduledMachine of this identity; nothing while it
+    /// is not known.
+    pub(crate) async fn agent_configs(&self, owner: &str) -> Vec<AgentConfig> {
+        self.configs.start();
+        let _ = tokio::time::timeout(FIRST_LOOK, self.configs.cache.tried()).await;
+        let all = self.configs.cache.all();
+        let is_theirs = |item: &ConfigItem| item.owner.as_deref() == Some(owner);
+        let mut configs: Vec<AgentConfig> =
+            all.into_iter().filter(|(_, item)| is_theirs(item)).map(|(_, item)| item.view.clone()).collect();
+        configs.sort_by(|a, b| a.node.cmp(&b.node));
+        configs
+    }
+}
+
 /// One client and its watch of Nodes.
 struct Link {
     client: Client,
     nodes: Cache<NodeItem>,
+    configs: Arc<Configs>,
     gate: Arc<Gate>,
     task: JoinHandle<()>,
 }
@@ -198,8 +247,9 @@ impl Workloads {
         let _ = tokio::time::timeout(FIRST_LOOK, link.nodes.tried()).await;
         let health = link.nodes.health();
         if is_well(&health) {
-            let (client, nodes, gate) = (link.client.clone(), link.nodes.clone(), Arc::clone(&link.gate));
-            return Ok(Reached { id, access, client, nodes, gate });
+            let (client, nodes) = (link.client.clone(), link.nodes.clone());
+            let (configs, gate) = (Arc::clone(&link.configs), Arc::clone(&link.gate));
+            return Ok(Reached { id, access, client, nodes, configs, gate });
         }
         let why = health.failure.map_or("its Nodes were not listed in time".to_owned(), |it| it.message);
         let by_secret = access == Access::Secret;
@@ -335,7 +385,15 @@ fn link(
         ClusterId::Management => "nodes of the management cluster".to_owned(),
         ClusterId::Secret(secret) => format!("nodes behind secret {}/{}", secret.namespace, secret.name),
     };
-    let nodes = Cache::new(what);
+    let nodes = Cache::new(what.clone());
+    let configs = {
+        let (id, node_changed) = (id.clone(), Arc::clone(node_changed));
+        let source =
+            Source { client: client.clone(), path: config_maps(), fields: None, metadata_only: false };
+        let cache = Cache::new(format!("what reclaim agents are told on {what}"));
+        let changed = Arc::new(move |node: &str| node_changed(&id, node));
+        Arc::new(Configs { source, cache, changed, task: OnceLock::new() })
+    };
     let source = Source {
         client: client.clone(),
         path: "/api/v1/nodes".to_owned(),
@@ -379,7 +437,7 @@ fn link(
             tokio::join!(follow, tell);
         })
     };
-    Link { client, nodes, gate, task }
+    Link { client, nodes, configs, gate, task }
 }
 
 /// What is kept of a Secret.

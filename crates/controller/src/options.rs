@@ -2,6 +2,7 @@
 
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, ValueEnum};
+use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::CapiVersion;
 use fivespot_ops::logs::Format;
 use std::net::IpAddr;
@@ -57,6 +58,12 @@ pub(crate) struct Options {
     /// Version of Cluster API to speak. Without it, the best that is served.
     #[arg(long, env = "CAPI_VERSION", value_parser = capi_version, value_name = "v1beta2|v1beta1")]
     pub(crate) capi_version: Option<CapiVersion>,
+
+    /// Field managers of tools that put spec.schedule.enabled back: what they write does not release a machine that its
+    /// owner took back.
+    #[arg(long, env = "GITOPS_MANAGERS", value_delimiter = ',', value_name = "NAMES",
+          default_values_t = GITOPS_MANAGERS.map(str::to_owned))]
+    pub(crate) gitops_managers: Vec<String>,
 
     /// Kubeconfig of the management cluster. Without it, the pod's own account, or what kubectl would use.
     #[arg(long, value_name = "FILE")]

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// First and longest distance between two passes that fail.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(30), Duration::from_mins(5));
 
+/// The longest distance if somebody waits for his machine.
+const URGENT: Duration = Duration::from_secs(1);
+
 /// The same, if the world has only moved on between look and write.
 const SOON: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -24,6 +27,8 @@ pub(crate) enum Outcome {
     Behind(Instant),
     /// It failed; the clock goes on all the same, and the moment that was awaited is not missed.
     Failed(Retry, Option<Instant>),
+    /// It failed, and somebody waits for his machine: no backoff.
+    FailedUrgently(Retry),
     /// The machine is gone.
     Gone,
 }
@@ -141,6 +146,15 @@ impl Queue {
                 // A moment that has passed already is not awaited: it is what failed.
                 Some(wake.filter(|wake| *wake > now).map_or(backoff, |wake| wake.min(backoff)))
             }
+            Outcome::FailedUrgently(retry) => {
+                let count = match retry {
+                    Retry::Soon => &mut entry.failures.soon,
+                    Retry::Later | Retry::Refused => &mut entry.failures.later,
+                };
+                let backoff = SOON.0.saturating_mul(2_u32.saturating_pow(*count)).min(URGENT);
+                *count = count.saturating_add(1);
+                Some(now + backoff)
+            }
             Outcome::Gone if again => None,
             Outcome::Gone => {
                 self.entries.remove(key);
@@ -255,6 +269,17 @@ mod tests {
             Some(window_ends + Duration::from_mins(1)),
             "what failed at its moment waits"
         );
+    }
+
+    #[test]
+    fn who_waits_for_his_machine_waits_a_second_at_most() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.touch(&key("a"), Change::World, now);
+        for millis in [100, 200, 400, 800, 1000, 1000] {
+            assert_eq!(queue.next(queue.next_at().unwrap()), Some(key("a")));
+            queue.done(&key("a"), Outcome::FailedUrgently(Retry::Later), now);
+            assert_eq!(queue.next_at(), Some(now + Duration::from_millis(millis)));
+        }
     }
 
     #[test]

@@ -85,7 +85,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     };
     let shell = Shell::start(client, settings, notify);
     let metrics = serve(&options, &shell).await?;
-    let worker = Arc::new(Worker::new(Arc::clone(&shell), metrics, patience, dry_run));
+    let worker = Arc::new(Worker::new(Arc::clone(&shell), metrics, patience, &options));
 
     let mut passes = JoinSet::new();
     let work = async {

@@ -1,6 +1,7 @@
 //! One pass over one ScheduledMachine: observe, decide, perform.
 
 use crate::metrics::{ByError, ByResult, Metrics, PassResult};
+use crate::options::Options;
 use crate::queue::{Failures, Next, Outcome};
 use fivespot_api::ScheduledMachine;
 use fivespot_cluster::{Error, Key, Retry, Shell, Watched};
@@ -32,6 +33,7 @@ pub(crate) struct Worker {
     pub(crate) shell: Arc<Shell>,
     pub(crate) metrics: Metrics,
     patience: Patience,
+    gitops_managers: Vec<String>,
     dry_run: bool,
     /// What a dry run said last: it leaves no trace in status by which it would know.
     said: Mutex<HashMap<Key, String>>,
@@ -43,11 +45,14 @@ struct Trace {
     next: Next,
     /// Whether it came to its actions.
     performs: bool,
+    /// Whether somebody waits for his machine.
+    is_urgent: bool,
 }
 
 impl Worker {
-    pub(crate) fn new(shell: Arc<Shell>, metrics: Metrics, patience: Patience, dry_run: bool) -> Self {
-        Self { shell, metrics, patience, dry_run, said: Mutex::default() }
+    pub(crate) fn new(shell: Arc<Shell>, metrics: Metrics, patience: Patience, options: &Options) -> Self {
+        let (gitops_managers, dry_run) = (options.gitops_managers.clone(), options.dry_run);
+        Self { shell, metrics, patience, gitops_managers, dry_run, said: Mutex::default() }
     }
 
     /// One pass. `failures` is how many passes before it failed in a row.
@@ -88,7 +93,7 @@ impl Worker {
                 }
             }
         }
-        Outcome::Failed(retry, trace.next.at)
+        if trace.is_urgent { Outcome::FailedUrgently(retry) } else { Outcome::Failed(retry, trace.next.at) }
     }
 
     /// How important a machine is among those that are due at the same moment.
@@ -104,11 +109,12 @@ impl Worker {
     ) -> Result<PassResult, Error> {
         // Both clocks at the same moment: what is decided on the one is awaited on the other.
         let (now, running) = (Timestamp::now(), Instant::now());
-        let orders = watched.machine.orders(self.patience);
+        let orders = watched.orders(self.patience, &self.gitops_managers);
         let wish = Intent::try_from(&watched.machine);
         // Whatever fails, the window ends when it ends.
         let until = wish.as_ref().ok().and_then(|intent| intent.schedule.at(now).until);
         trace.next = wake(Wake { at: until, poll: None }, now, running);
+        trace.is_urgent = watched.machine.memory().phase == Some(Phase::EmergencyRemove);
         // What a watch says was not enough last time.
         let mut needs = Needs { certainty: failures.any(), ..Needs::default() };
         let (now, running, observed, decision) = loop {
@@ -122,6 +128,7 @@ impl Worker {
             needs = needs.and(decision.needs);
         };
         trace.next = wake(decision.wake, now, running);
+        trace.is_urgent |= decision.phase == Phase::EmergencyRemove;
         let news = is_news(&watched.machine, &observed, &decision) && self.is_said_first(watched, &decision);
         if news {
             log(watched, &observed, &decision);

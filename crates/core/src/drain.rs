@@ -15,6 +15,9 @@ pub const RETRY: Duration = Duration::from_secs(2);
 /// The same for a forced drain, which has a minute in all.
 pub const FORCED_RETRY: Duration = Duration::from_secs(1);
 
+/// How soon a forced drain is looked at after pods were ended: without grace they are gone when the server has answered.
+pub const FORCED_ENDS: Duration = Duration::from_millis(20);
+
 /// The longest forced drain: pods that are deleted without grace are gone in a moment, unless something is broken.
 pub const FORCED: Duration = Duration::from_mins(1);
 

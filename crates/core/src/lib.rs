@@ -14,7 +14,8 @@
 //! From there to what is done:
 //!
 //! - [`observed`] is the world as far as a decision looks at it,
-//! - [`lifecycle`] decides what to do now, with [`drain`] for pods and [`taint`] for taints,
+//! - [`lifecycle`] decides what to do now, with [`drain`] for pods, [`taint`] for taints and [`reclaim`] for owners in a
+//!   hurry,
 //! - [`status`] is what people are shown of it.
 //!
 //! On a machine that is lent, [`process`] says whether a process is one that its owner wants it back for.
@@ -28,6 +29,7 @@ pub mod limits;
 pub mod name;
 pub mod observed;
 pub mod process;
+pub mod reclaim;
 pub mod schedule;
 pub mod status;
 pub mod taint;

@@ -12,6 +12,7 @@
 //! Long work is one bounded step per pass. Its start and its deadline are in [`Memory`](crate::observed::Memory),
 //! which is read from status, so that the next process goes on where the last one stopped.
 
+mod eject;
 mod enter;
 mod leave;
 mod waiting;
@@ -19,10 +20,13 @@ mod words;
 
 pub use waiting::{PausedBy, Waiting};
 
+use eject::{Turn, Verdict};
+
 use crate::drain::{Attempts, PodId};
 use crate::field::Invalid;
 use crate::intent::{Effect, Intent, Taint};
 use crate::observed::{Cause, Cluster, Needs, Observed, Shutdown};
+use crate::reclaim::{Calls, Reclaim, Stage};
 use crate::schedule::Window;
 use crate::taint::{Conflict, TaintChange};
 use jiff::Timestamp;
@@ -83,7 +87,7 @@ impl Phase {
 }
 
 /// What a ScheduledMachine is told to do, whatever the rest of its spec says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Orders {
     /// Whether it is being deleted, and how.
     pub deletion: Option<Deletion>,
@@ -93,6 +97,8 @@ pub struct Orders {
     pub enabled: bool,
     /// Whether the object itself is paused.
     pub paused: bool,
+    /// What it says about being taken back by its owner.
+    pub reclaim: Calls,
     /// How long an exit may take: each part as far as it can be read, else its default.
     pub budget: Budget,
 }
@@ -193,6 +199,43 @@ pub enum Action {
     Evict(Vec<PodId>),
     /// End pods without grace.
     ForceDelete(Vec<PodId>),
+    /// Set `spec.schedule.enabled` to false for a reclaim, and write down in the same request for which.
+    Disable {
+        /// The reclaim.
+        reclaim: String,
+    },
+    /// Take a request off a Node.
+    ClearRequest {
+        /// The Node.
+        node: NodeId,
+        /// Of this time: another request stays.
+        requested_at: String,
+    },
+    /// Take a request by hand off the ScheduledMachine.
+    ClearOwnRequest,
+    /// Tell the reclaim agent of a Node what to look for.
+    WriteAgentConfig {
+        /// Name of the Node.
+        node: String,
+        /// The programs.
+        commands: Vec<String>,
+    },
+    /// Tell it nothing any more.
+    DeleteAgentConfig {
+        /// Name of the Node.
+        node: String,
+        /// Identity of what it was told.
+        uid: String,
+    },
+    /// Let the reclaim agent run on a Node.
+    Arm {
+        /// The Node.
+        node: NodeId,
+        /// The Machine for which it does: requests of another day do not count.
+        machine: String,
+    },
+    /// Let it run there no more.
+    Disarm(NodeId),
 }
 
 /// Something people are told once.
@@ -220,6 +263,14 @@ pub enum News {
     TaintOwnershipConflict,
     /// The finalizer was removed while the Machine still exists.
     FinalizerCleanupTimedOut,
+    /// The owner takes the machine back.
+    EmergencyReclaim,
+    /// The schedule was disabled, so that the machine stays with its owner.
+    EmergencyReclaimDisabledSchedule,
+    /// The machine was taken back again and again.
+    RapidReReclaim,
+    /// A Node asked for a machine whose owner declared nothing.
+    ReclaimRequestIgnored,
 }
 
 impl News {
@@ -237,6 +288,10 @@ impl News {
             Self::NodeDrainFailed => "NodeDrainFailed",
             Self::TaintOwnershipConflict => "TaintOwnershipConflict",
             Self::FinalizerCleanupTimedOut => "FinalizerCleanupTimedOut",
+            Self::EmergencyReclaim => "EmergencyReclaim",
+            Self::EmergencyReclaimDisabledSchedule => "EmergencyReclaimDisabledSchedule",
+            Self::RapidReReclaim => "RapidReReclaim",
+            Self::ReclaimRequestIgnored => "ReclaimRequestIgnored",
         }
     }
 
@@ -246,7 +301,11 @@ impl News {
             Self::NodeDrainFailed
             | Self::TaintOwnershipConflict
             | Self::FinalizerCleanupTimedOut
-            | Self::KillSwitchActivated => true,
+            | Self::KillSwitchActivated
+            | Self::EmergencyReclaim
+            | Self::EmergencyReclaimDisabledSchedule
+            | Self::RapidReReclaim
+            | Self::ReclaimRequestIgnored => true,
             Self::MachineCreated
             | Self::MachineDeleted
             | Self::ScheduleActive
@@ -307,6 +366,12 @@ pub enum Scheduled {
     KillSwitchActivated,
     /// The object is being deleted.
     Deleting,
+    /// The owner is taking the machine back.
+    EmergencyReclaim,
+    /// The owner took the machine back, and the schedule was disabled.
+    EmergencyReclaimDisabledSchedule,
+    /// The owner took the machine back, and the schedule is enabled again: it is held all the same.
+    ReclaimHold,
     /// The spec cannot be read.
     InvalidSpec,
 }
@@ -320,6 +385,9 @@ impl Scheduled {
             Self::ScheduleDisabled => "ScheduleDisabled",
             Self::KillSwitchActivated => "KillSwitchActivated",
             Self::Deleting => "Deleting",
+            Self::EmergencyReclaim => "EmergencyReclaim",
+            Self::EmergencyReclaimDisabledSchedule => "EmergencyReclaimDisabledSchedule",
+            Self::ReclaimHold => "ReclaimHold",
             Self::InvalidSpec => "InvalidSpec",
         }
     }
@@ -336,6 +404,8 @@ pub struct Decision {
     pub actions: Vec<Action>,
     /// The exit under way, to be remembered.
     pub shutdown: Option<Shutdown>,
+    /// The last reclaim, to be remembered.
+    pub reclaim: Option<Reclaim>,
     /// What must be known before any of this may be acted on.
     pub needs: Needs,
     /// When to look again.
@@ -350,6 +420,8 @@ pub struct Decision {
     pub next_activation: Option<Timestamp>,
     /// How the Node's taints stand after the actions.
     pub taints: Taints,
+    /// What a person types to lend the machine again, while a hold stands.
+    pub resume_command: Option<String>,
 }
 
 /// Everything a step looks at.
@@ -359,6 +431,8 @@ struct Given<'a> {
     orders: &'a Orders,
     wish: Result<&'a Intent, &'a Invalid>,
     observed: &'a Observed,
+    /// The reclaim as it stands after what was judged in this pass.
+    reclaim: Option<&'a Reclaim>,
 }
 
 /// Where it is to end.
@@ -375,13 +449,13 @@ pub fn decide(
     wish: Result<&Intent, &Invalid>,
     observed: &Observed,
 ) -> Decision {
-    let given = Given { now, orders, wish, observed };
-    let mut decision = match given.goal() {
-        Goal::Lend(intent) => enter::enter(given, intent),
-        Goal::Leave(cause) => leave::leave(given, cause),
-        Goal::Unclear(invalid) => given.unclear(invalid),
+    let Verdict { reclaim, turn, clears, notes } = eject::judge(now, orders, observed);
+    let given = Given { now, orders, wish, observed, reclaim: reclaim.as_ref() };
+    let mut decision = match (turn, given.reclaim) {
+        (Turn::Begins, Some(reclaim)) => eject::begin(given, reclaim),
+        (Turn::Released, _) => eject::release(given),
+        (Turn::Begins | Turn::None, _) => given.go_on(clears, notes),
     };
-    given.hold_if_paused(&mut decision);
     given.tell_of_schedule(&mut decision);
     if let Some(until) = decision.window.and_then(|window| window.until) {
         decision.wake.at = Some(decision.wake.at.map_or(until, |at| at.min(until)));
@@ -390,11 +464,29 @@ pub fn decide(
 }
 
 impl<'a> Given<'a> {
+    /// What follows if nothing turns.
+    fn go_on(&self, clears: Vec<Action>, notes: Vec<Note>) -> Decision {
+        let mut decision = match self.goal() {
+            Goal::Lend(intent) => enter::enter(*self, intent),
+            Goal::Leave(cause) => leave::leave(*self, cause),
+            Goal::Unclear(invalid) => self.unclear(invalid),
+        };
+        eject::disable(*self, &mut decision);
+        eject::tend_agent(*self, &mut decision);
+        // The agent is armed on a Node that is clean. One that is disarmed must not write again what is taken off.
+        let place = if self.is_reclaimed() { decision.actions.len() } else { 0 };
+        decision.actions.splice(place..place, clears);
+        decision.notes.extend(notes);
+        self.hold_if_paused(&mut decision);
+        decision
+    }
+
     fn goal(&self) -> Goal<'a> {
         let Orders { deletion, kill_switch, enabled, .. } = *self.orders;
         match self.wish {
             _ if deletion.is_some() => Goal::Leave(Cause::Deleted),
             _ if kill_switch => Goal::Leave(Cause::KillSwitch),
+            _ if self.is_reclaimed() => Goal::Leave(Cause::Reclaim),
             _ if !enabled => Goal::Leave(Cause::ScheduleDisabled),
             Err(invalid) => Goal::Unclear(invalid),
             Ok(intent) if intent.schedule.is_active(self.now) => Goal::Lend(intent),
@@ -402,8 +494,17 @@ impl<'a> Given<'a> {
         }
     }
 
+    /// Whether the owner has the machine, or is getting it.
+    fn is_reclaimed(&self) -> bool {
+        self.reclaim.is_some_and(|reclaim| reclaim.stage() != Stage::Over)
+    }
+
     fn scheduled(&self) -> Scheduled {
+        let held = self.reclaim.is_some_and(|reclaim| reclaim.stage() == Stage::Held);
         match self.goal() {
+            Goal::Leave(Cause::Reclaim) if !held => Scheduled::EmergencyReclaim,
+            Goal::Leave(Cause::Reclaim) if self.orders.enabled => Scheduled::ReclaimHold,
+            Goal::Leave(Cause::Reclaim) => Scheduled::EmergencyReclaimDisabledSchedule,
             Goal::Lend(_) => Scheduled::InWindow,
             Goal::Leave(Cause::Deleted) => Scheduled::Deleting,
             Goal::Leave(Cause::KillSwitch) => Scheduled::KillSwitchActivated,
@@ -435,6 +536,8 @@ impl<'a> Given<'a> {
             window,
             next_activation,
             taints: Taints::NoNode,
+            reclaim: self.reclaim.cloned(),
+            resume_command: self.is_reclaimed().then(|| self.orders.reclaim.resume_command.clone()),
         }
     }
 
@@ -469,7 +572,14 @@ impl<'a> Given<'a> {
             | Action::ExcludeDrain { .. }
             | Action::Uncordon(_)
             | Action::SetTaints { .. }
-            | Action::Evict(_) => false,
+            | Action::Evict(_)
+            | Action::Disable { .. }
+            | Action::ClearRequest { .. }
+            | Action::ClearOwnRequest
+            | Action::WriteAgentConfig { .. }
+            | Action::DeleteAgentConfig { .. }
+            | Action::Arm { .. }
+            | Action::Disarm(_) => false,
         };
         let leaves = !matches!(self.goal(), Goal::Lend(_));
         let holds_back = !decision.actions.iter().all(may) || (leaves && decision.shutdown.is_some());
@@ -482,6 +592,8 @@ impl<'a> Given<'a> {
         }
         decision.actions.retain(may);
         decision.notes.clear();
+        // What was not done is not claimed.
+        decision.reclaim = self.reclaim.cloned();
         if !self.is_emergency() && leaves {
             // The budget of a graceful exit begins when the pause ends.
             decision.shutdown = None;
@@ -493,7 +605,8 @@ impl<'a> Given<'a> {
     /// Whether the exit is without grace. Urgency only rises: it is remembered in the cause.
     fn is_emergency(&self) -> bool {
         self.orders.kill_switch
-            || self.observed.memory.shutdown.as_ref().is_some_and(|it| it.cause == Cause::KillSwitch)
+            || self.is_reclaimed()
+            || self.observed.memory.shutdown.as_ref().is_some_and(|it| it.cause.is_emergency())
     }
 
     fn tell_of_schedule(&self, decision: &mut Decision) {
@@ -509,13 +622,37 @@ impl<'a> Given<'a> {
             Scheduled::OutsideWindow if before.is_some() => {
                 (News::ScheduleInactive, "The time window is closed")
             }
-            Scheduled::OutsideWindow | Scheduled::Deleting | Scheduled::InvalidSpec => return,
+            Scheduled::OutsideWindow
+            | Scheduled::Deleting
+            | Scheduled::InvalidSpec
+            // These are told of by the steps of the reclaim itself.
+            | Scheduled::EmergencyReclaim
+            | Scheduled::EmergencyReclaimDisabledSchedule
+            | Scheduled::ReclaimHold => return,
         };
         decision.notes.insert(0, Note { news, text: text.to_owned() });
     }
 }
 
 impl Decision {
+    /// The decision after the server refused to disable the schedule: the hold stands in its place, and says why.
+    #[must_use]
+    pub fn not_disabled(mut self, refusal: String) -> Self {
+        for note in &mut self.notes {
+            if note.news == News::EmergencyReclaimDisabledSchedule {
+                note.text = format!(
+                    "spec.schedule.enabled could not be set to false: {refusal}. The machine is held all the same. To lend \
+                     it again: {}",
+                    self.resume_command.as_deref().unwrap_or_default()
+                );
+            }
+        }
+        if let Some(reclaim) = &mut self.reclaim {
+            (reclaim.disabled, reclaim.refused) = (false, Some(refusal));
+        }
+        self
+    }
+
     /// The decision after its evictions were tried: it says who is in the way.
     #[must_use]
     pub fn after(mut self, attempts: &Attempts) -> Self {
@@ -543,6 +680,7 @@ impl Decision {
         }
         self.waiting = Some(Waiting::Failed { text });
         self.shutdown.clone_from(&observed.memory.shutdown);
+        self.reclaim.clone_from(&observed.memory.reclaim);
         self
     }
 }

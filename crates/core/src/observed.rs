@@ -6,6 +6,7 @@
 
 use crate::drain::Pod;
 use crate::intent::{Effect, Taint};
+use crate::reclaim::{Reclaim, Request};
 use jiff::Timestamp;
 
 /// Everything that is known about the world around one ScheduledMachine.
@@ -23,6 +24,8 @@ pub struct Observed {
     pub machine: Presence<Machine>,
     /// The cluster that holds the Node.
     pub workload: Workload,
+    /// What reclaim agents are told on behalf of this ScheduledMachine, on whatever Node.
+    pub agent_configs: Vec<AgentConfig>,
     /// Whether our finalizer stands on the ScheduledMachine.
     pub finalizer: bool,
     /// What the last pass left in status.
@@ -193,8 +196,25 @@ pub struct Node {
     pub taints: Vec<NodeTaint>,
     /// Our record of taints on the Node.
     pub record: Record,
+    /// The Machine for which the reclaim agent is armed on it.
+    pub armed_for: Option<String>,
+    /// Whether it bears the label by which the reclaim agent runs on it.
+    pub labelled: bool,
+    /// A request to give the machine back.
+    pub request: Option<Request>,
     /// Its pods, if somebody looked.
     pub pods: Pods,
+}
+
+/// What the reclaim agent of a Node is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentConfig {
+    /// The Node.
+    pub node: String,
+    /// Identity.
+    pub uid: String,
+    /// The programs it looks for; `None` if it is not as we write it.
+    pub commands: Option<Vec<String>>,
 }
 
 /// A taint as it stands on a Node.
@@ -243,6 +263,8 @@ pub struct Memory {
     pub tainted: Option<String>,
     /// `status.lastScheduledTime`.
     pub last_scheduled: Option<Timestamp>,
+    /// `status.reclaim`.
+    pub reclaim: Option<Reclaim>,
 }
 
 /// An exit under way.
@@ -269,12 +291,28 @@ pub enum Cause {
     KillSwitch,
     /// The Cluster is being deleted.
     ClusterDeleting,
+    /// The owner took it back.
+    Reclaim,
 }
 
 impl Cause {
     /// All causes.
-    pub const ALL: [Self; 5] =
-        [Self::WindowClosed, Self::ScheduleDisabled, Self::Deleted, Self::KillSwitch, Self::ClusterDeleting];
+    pub const ALL: [Self; 6] = [
+        Self::WindowClosed,
+        Self::ScheduleDisabled,
+        Self::Deleted,
+        Self::KillSwitch,
+        Self::ClusterDeleting,
+        Self::Reclaim,
+    ];
+
+    /// Whether it leaves no time for grace.
+    pub fn is_emergency(self) -> bool {
+        match self {
+            Self::KillSwitch | Self::Reclaim => true,
+            Self::WindowClosed | Self::ScheduleDisabled | Self::Deleted | Self::ClusterDeleting => false,
+        }
+    }
 
     /// The word in status.
     pub fn word(self) -> &'static str {
@@ -284,6 +322,7 @@ impl Cause {
             Self::Deleted => "Deleted",
             Self::KillSwitch => "KillSwitch",
             Self::ClusterDeleting => "ClusterDeleting",
+            Self::Reclaim => "EmergencyReclaim",
         }
     }
 

@@ -6,6 +6,7 @@
 use crate::intent::{Effect, Taint};
 use crate::lifecycle::{Decision, Phase, Scheduled, Taints, Waiting};
 use crate::observed::{Access, Machine, Object, Observed, Presence, Shutdown, UnreachableReason, Workload};
+use crate::reclaim::Reclaim;
 use jiff::Timestamp;
 
 /// Everything status says, but for what only the server's objects know (names, kinds, generation).
@@ -39,6 +40,8 @@ pub struct Report {
     pub next_cleanup: Option<Timestamp>,
     /// The exit under way.
     pub shutdown: Option<Shutdown>,
+    /// The last reclaim.
+    pub reclaim: Option<Reclaim>,
 }
 
 /// One condition.
@@ -128,6 +131,7 @@ pub fn report(decision: &Decision, observed: &Observed) -> Report {
         next_activation: decision.next_activation.filter(|_| !settled),
         next_cleanup,
         shutdown: decision.shutdown.clone(),
+        reclaim: decision.reclaim.clone(),
     }
 }
 
@@ -150,12 +154,36 @@ fn message(decision: &Decision) -> String {
     match decision.phase {
         Phase::Active => "The machine is in the cluster and its Node is Ready".to_owned(),
         Phase::Inactive => "Outside the time window: the machine is with its owner".to_owned(),
+        Phase::Disabled if decision.resume_command.is_some() => held(decision),
         Phase::Disabled => {
             "spec.schedule.enabled is false: the machine stays with its owner until it is true".to_owned()
         }
         Phase::Terminated => "The kill switch is set: the machine stays out until it is false".to_owned(),
         Phase::Pending | Phase::ShuttingDown | Phase::EmergencyRemove | Phase::Error => String::new(),
     }
+}
+
+/// Why the machine is held, and what to do about it: whoever reads this a week later has forgotten.
+fn held(decision: &Decision) -> String {
+    let Some(reclaim) = &decision.reclaim else { return String::new() };
+    let why = if reclaim.reason.is_empty() { "no reason was given" } else { &reclaim.reason };
+    let state = match (decision.scheduled, &reclaim.refused) {
+        (_, Some(refused)) => {
+            format!(
+                "spec.schedule.enabled could not be set to false ({refused}), and it is held all the same"
+            )
+        }
+        (Scheduled::ReclaimHold, None) => {
+            "spec.schedule.enabled was set to true again, and it is held all the same".to_owned()
+        }
+        _ => "spec.schedule.enabled was set to false".to_owned(),
+    };
+    let command = decision.resume_command.as_deref().unwrap_or_default();
+    format!(
+        "The owner took the machine back ({why}); {state}. To lend it again: {command} (which annotates it with \
+         5spot.finos.org/resume={})",
+        reclaim.id
+    )
 }
 
 fn conditions(decision: &Decision, observed: &Observed) -> Vec<Condition> {
@@ -180,6 +208,7 @@ fn ready(decision: &Decision) -> Condition {
     let (status, own_reason) = match decision.phase {
         Phase::Active => (true, "NodeReady"),
         Phase::Inactive => (true, "OutsideWindow"),
+        Phase::Disabled if decision.scheduled == Scheduled::ReclaimHold => (true, "ReclaimHold"),
         Phase::Disabled => (true, "ScheduleDisabled"),
         Phase::Terminated => (true, "KillSwitchActivated"),
         Phase::Pending => (false, "Pending"),
@@ -192,7 +221,10 @@ fn ready(decision: &Decision) -> Condition {
 }
 
 fn scheduled(decision: &Decision) -> Condition {
+    let held = held(decision);
     let (status, message) = match decision.scheduled {
+        Scheduled::EmergencyReclaim => (Some(false), "The owner takes the machine back"),
+        Scheduled::EmergencyReclaimDisabledSchedule | Scheduled::ReclaimHold => (Some(false), held.as_str()),
         Scheduled::InWindow => (Some(true), "The time window is open"),
         Scheduled::OutsideWindow => (Some(false), "The time window is closed"),
         Scheduled::ScheduleDisabled => (Some(false), "spec.schedule.enabled is false"),

@@ -1,7 +1,9 @@
 //! The others: whoever changes the world beside the controller.
 
-use crate::world::{ClusterThing, Provider, Sight, Spec, World, admin_taint, evict};
+use crate::world::{ClusterThing, PROGRAM, Provider, Sight, Spec, World, admin_taint, evict};
 use fivespot_core::lifecycle::{Deletion, Part, Patience};
+use fivespot_core::observed::AgentConfig;
+use fivespot_core::reclaim::Request;
 use jiff::{SignedDuration, Timestamp};
 
 /// One thing that happens.
@@ -38,12 +40,14 @@ pub enum Actor {
     Kubelet,
     /// The garbage collector.
     Collector,
+    /// The reclaim agent on the host.
+    Agent,
 }
 
 impl Actor {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Watch, Self::ClusterApi, Self::Provider, Self::Kubelet, Self::Collector];
+    pub const ALL: [Self; 6] =
+        [Self::Watch, Self::ClusterApi, Self::Provider, Self::Kubelet, Self::Collector, Self::Agent];
 }
 
 /// What a user may do.
@@ -80,6 +84,18 @@ pub enum User {
     DeleteCluster,
     /// The Cluster is there, or is not: a backup is restored in the wrong order.
     Cluster(bool),
+    /// The owner starts the program, or ends it.
+    Program(bool),
+    /// `5spot reclaim`.
+    Reclaim,
+    /// `5spot resume`.
+    Resume,
+    /// A tool puts `spec.schedule.enabled` back to true.
+    Tool,
+    /// `spec.killIfCommands` names the program, or nothing.
+    Commands(bool),
+    /// Somebody takes the request off the Node.
+    ClearRequest,
 }
 
 /// What may break.
@@ -98,6 +114,8 @@ pub enum Fault {
     BudgetsRelent,
     /// The provider behaves as k0smotron does from now on.
     Stubborn,
+    /// A policy forbids to disable the schedule, or does not.
+    PolicyForbids(bool),
 }
 
 impl World {
@@ -133,6 +151,7 @@ impl World {
             Actor::Provider => self.provider(),
             Actor::Kubelet => self.kubelet(),
             Actor::Collector => self.collect(),
+            Actor::Agent => self.agent(),
         }
     }
 
@@ -146,7 +165,32 @@ impl World {
 
     fn user(&mut self, user: User) {
         match user {
-            User::Enable(enabled) => self.orders.enabled = enabled,
+            User::Enable(enabled) => {
+                // Who writes what stands there already writes nothing that anybody could see.
+                self.orders.reclaim.enabled_by_person |= self.orders.enabled != enabled;
+                self.orders.enabled = enabled;
+            }
+            User::Tool => {
+                self.orders.reclaim.enabled_by_person &= self.orders.enabled;
+                self.orders.enabled = true;
+            }
+            User::Program(runs) => self.program_runs = runs,
+            User::Reclaim => {
+                self.orders.reclaim.request = Some(self.request("by hand"));
+            }
+            User::Resume => {
+                self.orders.reclaim.resume = self.memory.reclaim.as_ref().map(|reclaim| reclaim.id.clone());
+                self.orders.reclaim.request = None;
+                self.user(User::Enable(true));
+            }
+            User::Commands(some) => {
+                self.orders.reclaim.commands = some.then(|| PROGRAM.to_owned()).into_iter().collect();
+            }
+            User::ClearRequest => {
+                if let Some(node) = &mut self.node {
+                    node.view.request = None;
+                }
+            }
             User::KillSwitch(on) => self.orders.kill_switch = on,
             User::Pause(on) => self.orders.paused = on,
             User::PauseCluster(on) => {
@@ -229,6 +273,7 @@ impl World {
                 }
             }
             Fault::Stubborn => self.provider = Provider::Stubborn,
+            Fault::PolicyForbids(on) => self.refuses_disable = on,
         }
     }
 
@@ -327,6 +372,25 @@ impl World {
                 node.view.ready.status = Some(true);
                 node.pods.retain(|pod| pod.view.deletion.is_none_or(|end| end > now));
             }
+        }
+    }
+
+    fn request(&self, reason: &str) -> Request {
+        Request { reason: reason.to_owned(), requested_at: self.now.to_string() }
+    }
+
+    /// The agent runs where the label is, and knows what its ConfigMap says.
+    fn agent(&mut self) {
+        let request = self.request("process-match: idea");
+        let told = |node: &str| {
+            let commands = |config: &AgentConfig| config.commands.clone().unwrap_or_default();
+            let of_node = self.agent_configs.iter().filter(|config| config.node == node);
+            of_node.flat_map(commands).any(|command| command == PROGRAM)
+        };
+        let is_told = self.node.as_ref().is_some_and(|node| told(&node.view.name));
+        let runs = self.reachable && self.program_runs && is_told;
+        if let Some(node) = self.node.as_mut().filter(|node| runs && node.view.labelled) {
+            node.view.request.get_or_insert(request);
         }
     }
 

@@ -1,9 +1,12 @@
 //! Goals, worlds and memories by name: every cell of the table of decisions.
 
-use crate::world::{BUDGET, ClusterThing, EVENING, HOST, MORNING, NODE, Provider, Sight, Spec, World};
+use crate::world::{
+    BUDGET, ClusterThing, EVENING, HOST, MORNING, NODE, PROGRAM, Provider, Sight, Spec, World,
+};
 use fivespot_core::drain::FORCED;
 use fivespot_core::lifecycle::{Deletion, Part, Phase};
-use fivespot_core::observed::{Cause, Shutdown};
+use fivespot_core::observed::{AgentConfig, Cause, Shutdown};
+use fivespot_core::reclaim::{Reclaim, Request, accept};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -11,7 +14,7 @@ use std::time::Duration;
 pub type Named = (&'static str, fn(&mut World));
 
 /// What the user and the clock want.
-pub const GOALS: [Named; 12] = [
+pub const GOALS: [Named; 14] = [
     ("in window", |_| {}),
     ("in window, paused", |world| world.orders.paused = true),
     ("out of window", |world| world.now = EVENING),
@@ -30,10 +33,14 @@ pub const GOALS: [Named; 12] = [
     }),
     ("deleted, orphaning", |world| world.orders.deletion = Some(Deletion::Orphaning)),
     ("invalid spec", |world| world.write_spec(Spec::Invalid)),
+    ("asked back by hand", |world| {
+        world.orders.reclaim.request = Some(request("by hand"));
+    }),
+    ("resumed", |world| world.orders.reclaim.resume = Some(RECLAIM.to_owned())),
 ];
 
 /// What there is.
-pub const WORLDS: [Named; 18] = [
+pub const WORLDS: [Named; 21] = [
     ("nothing", |_| {}),
     ("no cluster", |world| world.cluster = None),
     ("cluster deleting", |world| {
@@ -59,6 +66,23 @@ pub const WORLDS: [Named; 18] = [
     ("node with guarded pod", |world| {
         node_ready(world);
         pods(world, true);
+    }),
+    ("node with a request", |world| {
+        node_ready(world);
+        pods(world, true);
+        ask(world);
+    }),
+    ("node with a request, no programs", |world| {
+        node_ready(world);
+        ask(world);
+        world.orders.reclaim.commands.clear();
+    }),
+    ("node with a request of another day", |world| {
+        node_ready(world);
+        ask(world);
+        if let Some(node) = &mut world.node {
+            node.view.armed_for = Some("uid-of-another-day".to_owned());
+        }
     }),
     ("node of another host", |world| {
         node_ready(world);
@@ -102,12 +126,52 @@ pub const WORLDS: [Named; 18] = [
 ];
 
 /// What status says of an exit.
-pub const MEMORIES: [Named; 4] = [
+pub const MEMORIES: [Named; 7] = [
     ("none", |_| {}),
     ("graceful", |world| remember(world, Phase::ShuttingDown, Cause::WindowClosed, 3)),
     ("late", |world| remember(world, Phase::ShuttingDown, Cause::WindowClosed, 200)),
     ("emergency", |world| remember(world, Phase::EmergencyRemove, Cause::KillSwitch, 3)),
+    ("taken back", |world| {
+        remember(world, Phase::EmergencyRemove, Cause::Reclaim, 3);
+        reclaimed(world, |_| {});
+    }),
+    ("held", |world| {
+        remember(world, Phase::EmergencyRemove, Cause::Reclaim, 3);
+        reclaimed(world, |reclaim| {
+            (reclaim.machine_deleted, reclaim.disabled, reclaim.hold) = (true, true, true);
+        });
+        (world.orders.enabled, world.orders.reclaim.disabled_for) = (false, Some(RECLAIM.to_owned()));
+    }),
+    ("held, enabled by a tool", |world| {
+        remember(world, Phase::EmergencyRemove, Cause::Reclaim, 3);
+        reclaimed(world, |reclaim| {
+            (reclaim.machine_deleted, reclaim.disabled, reclaim.hold) = (true, true, true);
+        });
+        world.orders.reclaim.disabled_for = Some(RECLAIM.to_owned());
+    }),
 ];
+
+/// Identity of the reclaim that is remembered.
+const RECLAIM: &str = "20260302T100000Z-uid-4";
+
+fn request(reason: &str) -> Request {
+    Request { reason: reason.to_owned(), requested_at: "2026-03-02T09:59:00Z".to_owned() }
+}
+
+fn ask(world: &mut World) {
+    if let Some(node) = &mut world.node {
+        node.view.request = Some(request("process-match: idea"));
+    }
+}
+
+fn reclaimed(world: &mut World, change: fn(&mut Reclaim)) {
+    let node = world.node.as_ref().map(|node| &node.view);
+    let mut reclaim = accept(world.second(), &request("process-match: idea"), node, None);
+    reclaim.drain_deadline = world.memory.shutdown.as_ref().map(|shutdown| shutdown.drain_deadline);
+    RECLAIM.clone_into(&mut reclaim.id);
+    change(&mut reclaim);
+    world.memory.reclaim = Some(reclaim);
+}
 
 /// A cell: the world, in which somebody wants something and remembers something.
 pub fn cell(goal: Named, made: Named, memory: Named) -> World {
@@ -155,6 +219,12 @@ fn node(world: &mut World) {
     for it in [&mut world.bootstrap, &mut world.infrastructure].into_iter().flatten() {
         it.done = true;
     }
+    let (machine, uid) = (world.machine.as_ref().map(|it| it.view.object.uid.clone()), world.make().uid);
+    if let Some(node) = &mut world.node {
+        (node.view.labelled, node.view.armed_for) = (true, machine);
+    }
+    let commands = Some(vec![PROGRAM.to_owned()]);
+    world.agent_configs = vec![AgentConfig { node: NODE.to_owned(), uid, commands }];
 }
 
 fn node_ready(world: &mut World) {
@@ -186,7 +256,7 @@ fn pods(world: &mut World, guarded: bool) {
 fn remember(world: &mut World, phase: Phase, cause: Cause, ago: u64) {
     let before = |by: Duration| world.second().checked_sub(by).unwrap_or(Timestamp::MIN);
     let started_at = before(Duration::from_secs(ago));
-    let budget = if cause == Cause::KillSwitch { FORCED } else { BUDGET.drain };
+    let budget = if cause.is_emergency() { FORCED } else { BUDGET.drain };
     let drain_deadline = started_at.checked_add(budget).unwrap_or(Timestamp::MAX);
     world.leaves_since = Some(started_at);
     world.memory.phase = Some(phase);

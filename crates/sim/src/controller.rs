@@ -2,7 +2,7 @@
 
 use crate::actors::{Actor, Event};
 use crate::rules;
-use crate::world::World;
+use crate::world::{Refused, World};
 use fivespot_core::drain::Attempts;
 use fivespot_core::lifecycle::{Action, Decision, decide};
 use fivespot_core::observed::{Needs, Observed};
@@ -67,6 +67,7 @@ impl Controller {
         let certainty = std::mem::take(&mut self.refused);
         let (observed, decision) = look_from(world, Needs { certainty, ..Needs::default() });
         let mut attempts = Attempts::default();
+        let mut shown = decision.clone();
         for action in &decision.actions {
             if self.dies() {
                 return Some(decision);
@@ -74,11 +75,16 @@ impl Controller {
             if let Some(broken) = rules::judge(world, action) {
                 self.broken.push(format!("{}: {action:?}: {broken}", world.now));
             }
-            let Ok(more) = world.perform(action) else {
-                self.refused = true;
-                return Some(decision);
-            };
-            attempts.0.extend(more.0);
+            match world.perform(action) {
+                Ok(more) => attempts.0.extend(more.0),
+                Err(Refused(why)) if matches!(action, Action::Disable { .. }) => {
+                    shown = shown.not_disabled(why);
+                }
+                Err(_) => {
+                    self.refused = true;
+                    return Some(decision);
+                }
+            }
         }
         if self.dies() || !world.exists {
             return Some(decision);
@@ -87,7 +93,7 @@ impl Controller {
             world.leaves_since = None;
         }
         let before = world.clone();
-        world.remember(&report(&decision.clone().after(&attempts), &observed));
+        world.remember(&report(&shown.after(&attempts), &observed));
         if let Some(broken) = rules::judge_memory(&before, &world.memory) {
             self.broken.push(format!("{}: status: {broken}", world.now));
         }
@@ -110,8 +116,14 @@ impl Controller {
         let seen = World { orders, wish, finalizer, memory, ..world.clone() };
         let (_, decision) = look(&seen);
         for action in &decision.actions {
-            // Whoever writes finalizers names the version that he read.
-            let of_object = matches!(action, Action::AddFinalizer | Action::RemoveFinalizer);
+            // Whoever writes to the object names the version that he read.
+            let of_object = matches!(
+                action,
+                Action::AddFinalizer
+                    | Action::RemoveFinalizer
+                    | Action::Disable { .. }
+                    | Action::ClearOwnRequest
+            );
             if of_object || world.perform(action).is_err() {
                 break;
             }

@@ -9,6 +9,7 @@ use crate::controller::{Controller, look};
 use crate::world::{EVENING, MORNING, Thing, World};
 use fivespot_core::lifecycle::Phase;
 use fivespot_core::observed::Object;
+use fivespot_core::reclaim::Reclaim;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
@@ -139,12 +140,25 @@ fn cause(event: Event, next: &World) -> &'static str {
         Event::User(User::DeleteCluster) => "Cluster deleted",
         Event::Fault(Fault::NodeFails) => "Node not Ready",
         Event::Fault(
-            Fault::Reachable(_) | Fault::PodComes { .. } | Fault::BudgetsRelent | Fault::Stubborn,
+            Fault::Reachable(_)
+            | Fault::PodComes { .. }
+            | Fault::BudgetsRelent
+            | Fault::Stubborn
+            | Fault::PolicyForbids(_),
         ) => "a fault",
+        Event::User(User::Reclaim | User::Program(_)) => "reclaimed",
+        Event::User(User::Resume) => "resumed",
+        Event::User(User::Tool) => "enabled by a tool",
         Event::User(User::Cluster(_)) => "Cluster came or went",
         Event::User(User::Pause(_) | User::PauseCluster(_)) => "paused or not",
         Event::User(
-            User::DeleteOrphaning | User::Cordon | User::Uncordon | User::Taint | User::StripLabels { .. },
+            User::DeleteOrphaning
+            | User::Cordon
+            | User::Uncordon
+            | User::Taint
+            | User::StripLabels { .. }
+            | User::Commands(_)
+            | User::ClearRequest,
         ) => "by hand",
         Event::Pass | Event::Stale | Event::Crash(_) | Event::Act(_) | Event::Seconds(_) => match place(next)
         {
@@ -168,7 +182,10 @@ fn kind(world: &World) -> String {
     });
     let node = world.node.as_ref().map(|node| (node.view.ready.status, node.view.unschedulable));
     let exit = world.memory.shutdown.as_ref().map(|it| (it.cause, it.drain_deadline <= world.now));
+    let reclaim = world.memory.reclaim.as_ref().map(Reclaim::stage);
+    let requested = world.orders.reclaim.request.is_some();
     let orders = (world.orders.enabled, world.orders.kill_switch, world.orders.deletion.is_some());
+    let orders = (orders, reclaim, requested);
     let cluster = world.cluster;
     let parts = (object(&world.bootstrap), object(&world.infrastructure), machine, node, cluster);
     format!("{:?}", (orders, world.in_window(), world.memory.phase, exit, parts))

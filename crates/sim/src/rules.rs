@@ -2,7 +2,8 @@
 
 use crate::world::{Tenant, World, admin_taint};
 use fivespot_core::lifecycle::{Action, Deletion, GIVE_UP, Part, Patience, Phase};
-use fivespot_core::observed::{Cause, Memory};
+use fivespot_core::observed::Memory;
+use fivespot_core::reclaim::{Reclaim, Stage};
 use jiff::Timestamp;
 
 /// Judges an action that is about to be performed. The answer says what rule it breaks.
@@ -43,18 +44,74 @@ pub fn judge(world: &World, action: &Action) -> Option<&'static str> {
         Action::ForceDelete(_) => {
             node(world).or_else(|| rule(!is_emergency(world), "pods are killed on a graceful exit"))
         }
+        Action::Disable { reclaim } => disable(world, reclaim),
+        Action::ClearRequest { .. } => node(world).or_else(|| clear(world)),
+        Action::ClearOwnRequest => {
+            rule(stage(world) == Stage::UnderWay, "a request is taken off before the schedule is disabled")
+        }
+        Action::WriteAgentConfig { .. } | Action::Arm { .. } => node(world)
+            .or_else(|| rule(world.orders.reclaim.commands.is_empty(), "an agent is armed with nothing"))
+            .or_else(|| {
+                rule(stage(world) != Stage::Over, "an agent is armed while the owner has the machine")
+            }),
+        Action::Disarm(_) | Action::DeleteAgentConfig { .. } => {
+            let goes_on = stage(world) == Stage::UnderWay && world.orders.deletion.is_none();
+            rule(goes_on, "an agent is disarmed before the schedule is disabled")
+        }
     }
+}
+
+/// How far a reclaim is that is remembered.
+fn stage(world: &World) -> Stage {
+    world.memory.reclaim.as_ref().map_or(Stage::Over, Reclaim::stage)
+}
+
+fn disable(world: &World, reclaim: &str) -> Option<&'static str> {
+    let machine = world.machine.as_ref().filter(|it| it.ours);
+    let lives = machine.is_some_and(|it| it.view.object.deleting_since.is_none());
+    let again = world.orders.reclaim.disabled_for.as_deref() == Some(reclaim);
+    rule(stage(world) != Stage::UnderWay, "the schedule is disabled without a reclaim")
+        .or_else(|| rule(lives, "the schedule is disabled before the Machine is deleted"))
+        .or_else(|| rule(again, "the schedule is disabled twice for one reclaim"))
+        .or_else(|| rule(world.is_paused(), "the spec is written while paused"))
+}
+
+/// A request is taken off only when it was acted on, or must not be.
+fn clear(world: &World) -> Option<&'static str> {
+    let orders = &world.orders;
+    let node = world.node.as_ref().map(|node| &node.view)?;
+    let request = node.request.as_ref()?;
+    let is_handled = world.memory.reclaim.as_ref().is_some_and(|it| {
+        it.requested_at == request.requested_at && it.node.as_ref().is_some_and(|it| it.uid == node.uid)
+    });
+    let machine = world.machine.as_ref().map(|it| it.view.object.uid.as_str());
+    let counts = node.armed_for.as_deref() == machine && !orders.reclaim.commands.is_empty() && !is_handled;
+    let ends_anyway = orders.deletion.is_some() || orders.kill_switch;
+    rule(stage(world) == Stage::UnderWay, "a request is taken off before the schedule is disabled")
+        .or_else(|| rule(counts && stage(world) == Stage::Over && !ends_anyway, "a request is thrown away"))
 }
 
 /// Judges a status that is about to be written over another.
 pub fn judge_memory(world: &World, after: &Memory) -> Option<&'static str> {
     let before = &world.memory;
+    let after_stage = after.reclaim.as_ref().map_or(Stage::Over, Reclaim::stage);
+    let lost = stage(world) == Stage::UnderWay && after_stage == Stage::Over;
+    let released = before.reclaim.as_ref().is_none_or(|reclaim| {
+        fivespot_core::reclaim::is_released(reclaim, &world.orders.reclaim, world.orders.enabled)
+    });
+    if lost {
+        return Some("a reclaim that was written down is lost");
+    }
+    if stage(world) == Stage::Held && after_stage != Stage::Held && !released {
+        return Some("a hold is released by nobody");
+    }
     let (Some(old), Some(new)) = (&before.shutdown, &after.shutdown) else {
         return None;
     };
-    let lowered = old.cause == Cause::KillSwitch && new.cause != Cause::KillSwitch;
+    let lowered = old.cause.is_emergency() && !new.cause.is_emergency();
     let phase = before.phase == Some(Phase::EmergencyRemove) && after.phase == Some(Phase::ShuttingDown);
-    let escalates = old.cause != Cause::KillSwitch && new.cause == Cause::KillSwitch;
+    let begins = stage(world) == Stage::Over && after_stage == Stage::UnderWay;
+    let escalates = begins || (!old.cause.is_emergency() && new.cause.is_emergency());
     let extended = new.drain_deadline > old.drain_deadline && !escalates;
     rule(lowered || phase, "an exit became less urgent")
         .or_else(|| rule(extended, "the deadline of an exit was put off"))
@@ -75,14 +132,15 @@ pub fn owns_anything(world: &World) -> bool {
 }
 
 fn is_emergency(world: &World) -> bool {
-    let remembered = world.memory.shutdown.as_ref().is_some_and(|it| it.cause == Cause::KillSwitch);
-    world.orders.kill_switch || remembered
+    let remembered = world.memory.shutdown.as_ref().is_some_and(|it| it.cause.is_emergency());
+    world.orders.kill_switch || remembered || stage(world) != Stage::Over
 }
 
 /// Whether the spec, the clock or the Cluster says that the machine leaves, or did when it could be read.
 pub(crate) fn may_leave(world: &World) -> bool {
     let orders = &world.orders;
     let told = orders.deletion.is_some() || orders.kill_switch || !orders.enabled;
+    let told = told || stage(world) != Stage::Over;
     let cluster_goes = world.cluster.is_some_and(|cluster| cluster.deleting);
     told || cluster_goes
         || world.in_window() == Some(false)

@@ -8,9 +8,10 @@ use fivespot_core::field::Invalid;
 use fivespot_core::intent::{Draft, DraftObject, DraftSchedule, Effect, Intent, Taint};
 use fivespot_core::lifecycle::{Action, Budget, NodeId, Orders, Part, Patience};
 use fivespot_core::observed::{
-    Access, Certainty, Cluster, Foreign, Machine, Memory, Needs, Node, NodeTaint, Object, Observed, Pods,
-    Presence, Ready, Record, Served, Unreachable, UnreachableReason, Workload,
+    Access, AgentConfig, Certainty, Cluster, Foreign, Machine, Memory, Needs, Node, NodeTaint, Object,
+    Observed, Pods, Presence, Ready, Record, Served, Unreachable, UnreachableReason, Workload,
 };
+use fivespot_core::reclaim::Calls;
 use fivespot_core::status::{ConditionKind, Report};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::BTreeMap;
@@ -34,6 +35,9 @@ pub const BUDGET: Budget = Budget { graceful: Duration::from_mins(5), drain: Dur
 
 /// The one host there is.
 pub const HOST: &str = "host://1";
+
+/// The program whose start asks for the machine.
+pub const PROGRAM: &str = "idea";
 
 /// Name of its Node.
 pub const NODE: &str = "node-1";
@@ -84,6 +88,7 @@ pub struct Tenant {
 
 /// Everything there is.
 #[derive(Debug, Clone, PartialEq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that may be so or not")]
 pub struct World {
     /// The time.
     pub now: Timestamp,
@@ -109,6 +114,12 @@ pub struct World {
     pub machine: Option<Thing<Machine>>,
     /// The Node.
     pub node: Option<Host>,
+    /// What reclaim agents are told.
+    pub agent_configs: Vec<AgentConfig>,
+    /// Whether the owner's program runs.
+    pub program_runs: bool,
+    /// Whether a policy keeps the schedule from being disabled.
+    pub refuses_disable: bool,
     /// Whether the workload cluster answers.
     pub reachable: bool,
     /// How the infrastructure provider behaves.
@@ -190,8 +201,14 @@ impl Spec {
 impl World {
     /// A Cluster, and a ScheduledMachine that nobody has looked at yet.
     pub fn new(now: Timestamp) -> Self {
-        let orders =
-            Orders { deletion: None, kill_switch: false, enabled: true, paused: false, budget: BUDGET };
+        let orders = Orders {
+            deletion: None,
+            kill_switch: false,
+            enabled: true,
+            paused: false,
+            reclaim: Calls { commands: vec![PROGRAM.to_owned()], ..Calls::default() },
+            budget: BUDGET,
+        };
         Self {
             now,
             exists: true,
@@ -205,6 +222,9 @@ impl World {
             infrastructure: None,
             machine: None,
             node: None,
+            agent_configs: Vec::new(),
+            program_runs: false,
+            refuses_disable: false,
             reachable: true,
             provider: Provider::Plain,
             leaves_since: None,
@@ -283,6 +303,7 @@ impl World {
             infrastructure: presence(self.infrastructure.as_ref(), "RemoteMachine", needs),
             workload: self.workload(machine.ours(), needs),
             machine,
+            agent_configs: if self.reachable { self.agent_configs.clone() } else { Vec::new() },
             finalizer: self.finalizer,
             memory: self.memory.clone(),
         }
@@ -350,6 +371,50 @@ impl World {
             }
             Action::Evict(pods) => self.ask_to_end(pods, evict),
             Action::ForceDelete(pods) => self.ask_to_end(pods, |_, _| None),
+            Action::Disable { reclaim } => {
+                refuse(self.refuses_disable, "a policy forbids it")?;
+                self.orders.enabled = false;
+                self.orders.reclaim.disabled_for = Some(reclaim.clone());
+                self.orders.reclaim.enabled_by_person = false;
+                done()
+            }
+            Action::ClearRequest { node, requested_at } => {
+                let node = self.node_of(node)?;
+                let is_newer = node.view.request.as_ref().is_some_and(|it| it.requested_at != *requested_at);
+                refuse(is_newer, "there is a newer request")?;
+                node.view.request = None;
+                done()
+            }
+            Action::ClearOwnRequest => {
+                self.orders.reclaim.request = None;
+                done()
+            }
+            Action::WriteAgentConfig { node, commands } => {
+                refuse(!self.reachable, "the workload cluster does not answer")?;
+                let uid = self.make().uid;
+                self.agent_configs.retain(|config| config.node != *node);
+                self.agent_configs.push(AgentConfig {
+                    node: node.clone(),
+                    uid,
+                    commands: Some(commands.clone()),
+                });
+                done()
+            }
+            Action::DeleteAgentConfig { node, uid } => {
+                refuse(!self.reachable, "the workload cluster does not answer")?;
+                self.agent_configs.retain(|config| config.node != *node || config.uid != *uid);
+                done()
+            }
+            Action::Arm { node, machine } => {
+                let node = self.node_of(node)?;
+                (node.view.labelled, node.view.armed_for) = (true, Some(machine.clone()));
+                done()
+            }
+            Action::Disarm(node) => {
+                let node = self.node_of(node)?;
+                (node.view.labelled, node.view.armed_for) = (false, None);
+                done()
+            }
         }
     }
 
@@ -447,6 +512,7 @@ impl World {
             scheduled: reason(ConditionKind::Scheduled),
             tainted: reason(ConditionKind::NodeTainted),
             last_scheduled: report.last_scheduled,
+            reclaim: report.reclaim.clone(),
         };
         let changed = memory != self.memory;
         self.memory = memory;
@@ -465,6 +531,9 @@ impl World {
             cordoned_by_us: false,
             taints: Vec::new(),
             record: Record::None,
+            armed_for: None,
+            labelled: false,
+            request: None,
             pods: Pods::NotAsked,
         };
         Host { view, pods: Vec::new() }

@@ -7,6 +7,7 @@ use super::table::span;
 use super::{ExplainArgs, ExplainFormat};
 use crate::output::print;
 use anyhow::{Result, bail};
+use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::Watched;
 use fivespot_core::drain::{Drain, Setting};
 use fivespot_core::field::Invalid;
@@ -28,7 +29,8 @@ pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
         bail!("there is no ScheduledMachine {} in namespace {namespace}", args.name)
     };
     let now = Timestamp::now();
-    let orders = watched.machine.orders(Patience::Endless);
+    let tools = GITOPS_MANAGERS.map(str::to_owned);
+    let orders = watched.orders(Patience::Endless, &tools);
     let wish = Intent::try_from(&watched.machine);
     // A single look asks the server for everything.
     let mut needs = Needs { certainty: true, pods: false };
@@ -171,7 +173,8 @@ impl Page<'_> {
     }
 
     fn orders_in_words(&self) -> Vec<String> {
-        let Orders { deletion, kill_switch, enabled, paused, .. } = self.orders;
+        let Orders { deletion, kill_switch, enabled, paused, .. } = &self.orders;
+        let (kill_switch, enabled, paused) = (*kill_switch, *enabled, *paused);
         let mut all = Vec::new();
         let mut say = |given: bool, words: &str| {
             if given {

@@ -40,6 +40,13 @@ pub(crate) fn install(plane: &ControlPlane) {
         let kubectl = |args: &[&str]| plane.kubectl(plane.management(), args, "").unwrap();
         kubectl(&["apply", "--server-side", "-k", from_root("deploy").to_str().unwrap()]);
         kubectl(&["apply", "-k", from_root("deploy/workload").to_str().unwrap()]);
+        plane
+            .kubectl(
+                plane.workload(),
+                &["apply", "-f", from_root("deploy/namespace.yaml").to_str().unwrap()],
+                "",
+            )
+            .unwrap();
         // The controller of these tests is a process of this machine.
         kubectl(&["-n", "5spot-system", "scale", "deployment", "5spot-controller", "--replicas=0"]);
         kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);

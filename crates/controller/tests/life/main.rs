@@ -22,6 +22,7 @@ mod made;
 mod nodes;
 mod others;
 mod paused;
+mod reclaimed;
 mod reopened;
 mod taints;
 
@@ -34,6 +35,7 @@ const VERSION: &str = "v1beta2";
 fn all() -> Vec<Scenario> {
     let modules = [
         others::SCENARIOS,
+        reclaimed::SCENARIOS,
         deleted::SCENARIOS,
         drain::SCENARIOS,
         cycle::SCENARIOS,

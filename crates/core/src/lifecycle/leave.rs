@@ -53,7 +53,7 @@ pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
 fn settled(cause: Cause) -> Phase {
     match cause {
         Cause::WindowClosed => Phase::Inactive,
-        Cause::ScheduleDisabled => Phase::Disabled,
+        Cause::ScheduleDisabled | Cause::Reclaim => Phase::Disabled,
         Cause::KillSwitch => Phase::Terminated,
         // The object itself goes, so nobody sees it.
         Cause::Deleted => Phase::ShuttingDown,
@@ -85,7 +85,7 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
                 let text = format!("Draining the Node until {}", shutdown.drain_deadline);
                 decision.notes.push(Note { news: News::NodeDraining, text });
             }
-            decision.wake.poll = Some(given.retry());
+            decision.wake.poll = Some(given.retry(&decision.actions));
             decision.wake.at = Some(shutdown.drain_deadline);
             return decision;
         }
@@ -116,12 +116,14 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
 /// The exit under way, unless it must become more urgent than it is.
 fn current(given: Given<'_>) -> Option<&Shutdown> {
     let shutdown = given.observed.memory.shutdown.as_ref()?;
-    (!given.is_emergency() || shutdown.cause == Cause::KillSwitch).then_some(shutdown)
+    (!given.is_emergency() || shutdown.cause.is_emergency()).then_some(shutdown)
 }
 
-fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
-    let (budget, cause) = if given.is_emergency() {
+pub(super) fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
+    let (budget, cause) = if given.orders.kill_switch {
         (drain::FORCED, Cause::KillSwitch)
+    } else if given.is_emergency() {
+        (drain::FORCED, Cause::Reclaim)
     } else {
         (given.orders.budget.graceful.min(given.orders.budget.drain), cause)
     };
@@ -220,7 +222,7 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
 }
 
 /// No Node or Pod is written unless Node and Machine are the same host.
-fn is_same_host(machine: &Machine, node: &Node) -> bool {
+pub(super) fn is_same_host(machine: &Machine, node: &Node) -> bool {
     machine.provider_id.is_some() && machine.provider_id == node.provider_id
 }
 
@@ -241,7 +243,7 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
             let at = whole_second(since);
             Shutdown { started_at: at, drain_deadline: at, cause: cause_of(given) }
         }
-        None => begin(given, Cause::KillSwitch),
+        None => begin(given, cause_of(given)),
     });
     decision.waiting = Some(match given.observed.cluster {
         Cluster::Absent(Certainty::Confirmed) => Waiting::MachineWithoutCluster,
@@ -260,8 +262,8 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
                 Step::Look => decision.needs.pods = true,
                 Step::Restart => decision.shutdown = Some(restarted(given, shutdown)),
                 Step::Continue { actions, .. } => {
+                    decision.wake.poll = Some(given.retry(&actions));
                     decision.actions.extend(actions);
-                    decision.wake.poll = Some(given.retry());
                 }
                 Step::Emptied | Step::Abandoned(_) | Step::Nothing => {}
             }
@@ -355,9 +357,13 @@ fn finished(given: Given<'_>, cause: Cause) -> Decision {
 }
 
 impl Given<'_> {
-    /// How soon a drain is looked at again.
-    fn retry(&self) -> Duration {
-        if self.is_emergency() { drain::FORCED_RETRY } else { drain::RETRY }
+    /// How soon a drain is looked at again. What ends without grace has ended when the server has answered.
+    fn retry(&self, actions: &[Action]) -> Duration {
+        match self.is_emergency() {
+            true if actions.is_empty() => drain::FORCED_RETRY,
+            true => drain::FORCED_ENDS,
+            false => drain::RETRY,
+        }
     }
 
     /// An operator may prefer a lost Machine to a ScheduledMachine that cannot be deleted.

@@ -29,6 +29,17 @@ impl fmt::Display for Action {
             Self::SetTaints { node, .. } => write!(f, "set the taints of Node {}", node.name),
             Self::Evict(pods) => write!(f, "evict {}", count(pods.len())),
             Self::ForceDelete(pods) => write!(f, "end {} without grace", count(pods.len())),
+            Self::Disable { .. } => f.write_str("set spec.schedule.enabled to false"),
+            Self::ClearRequest { node, .. } => write!(f, "take the request off Node {}", node.name),
+            Self::ClearOwnRequest => f.write_str("take the request off the ScheduledMachine"),
+            Self::WriteAgentConfig { node, .. } => {
+                write!(f, "tell the reclaim agent of Node {node} what to look for")
+            }
+            Self::DeleteAgentConfig { node, .. } => {
+                write!(f, "tell the reclaim agent of Node {node} nothing any more")
+            }
+            Self::Arm { node, .. } => write!(f, "arm the reclaim agent of Node {}", node.name),
+            Self::Disarm(node) => write!(f, "disarm the reclaim agent of Node {}", node.name),
         }
     }
 }

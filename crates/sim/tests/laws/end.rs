@@ -1,6 +1,7 @@
 //! Where a life ends, without the names and times that differ from run to run.
 
 use fivespot_core::lifecycle::{Deletion, Patience, Phase};
+use fivespot_core::reclaim::Stage;
 use fivespot_sim::rules::owns_anything;
 use fivespot_sim::world::{Provider, World};
 
@@ -71,10 +72,16 @@ pub(crate) fn agrees(world: &World) -> Result<(), String> {
     if world.cluster.is_none() && world.machine.is_some() {
         return Ok(());
     }
+    if orders.deletion.is_none()
+        && world.memory.reclaim.as_ref().is_some_and(|reclaim| reclaim.stage() == Stage::UnderWay)
+    {
+        return says("a reclaim does not end");
+    }
     if matches!(orders.deletion, Some(Deletion::Whole { .. })) && world.finalizer {
         return says("the deletion does not end");
     }
-    let told = orders.deletion.is_some() || orders.kill_switch || !orders.enabled;
+    let held = world.memory.reclaim.as_ref().is_some_and(|reclaim| reclaim.stage() == Stage::Held);
+    let told = orders.deletion.is_some() || orders.kill_switch || !orders.enabled || held;
     let leaves = told || world.in_window() == Some(false);
     if leaves && owns_anything(world) {
         return says("something of ours is left");
@@ -83,7 +90,7 @@ pub(crate) fn agrees(world: &World) -> Result<(), String> {
         let right = match orders {
             _ if orders.deletion.is_some() => true,
             _ if orders.kill_switch => is(Phase::Terminated),
-            _ if !orders.enabled => is(Phase::Disabled),
+            _ if held || !orders.enabled => is(Phase::Disabled),
             _ => is(Phase::Inactive),
         };
         return if right { Ok(()) } else { says("the phase is wrong") };

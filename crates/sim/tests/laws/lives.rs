@@ -154,6 +154,12 @@ fn user() -> impl Strategy<Value = User> {
         1 => any::<bool>().prop_map(|machine_only| User::StripLabels { machine_only }),
         1 => Just(User::DeleteCluster),
         1 => any::<bool>().prop_map(User::Cluster),
+        3 => any::<bool>().prop_map(User::Program),
+        1 => Just(User::Reclaim),
+        2 => Just(User::Resume),
+        1 => Just(User::Tool),
+        1 => any::<bool>().prop_map(User::Commands),
+        1 => Just(User::ClearRequest),
     ]
 }
 
@@ -164,5 +170,6 @@ fn fault() -> impl Strategy<Value = Fault> {
         3 => any::<bool>().prop_map(|guarded| Fault::PodComes { guarded }),
         1 => Just(Fault::BudgetsRelent),
         1 => Just(Fault::Stubborn),
+        1 => any::<bool>().prop_map(Fault::PolicyForbids),
     ]
 }

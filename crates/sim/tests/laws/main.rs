@@ -62,7 +62,9 @@ fn law_2_a_quiet_world_comes_to_rest_and_in_the_end_matches_the_goal() {
 fn law_3_a_crash_before_any_write_does_not_change_the_end() {
     let mut problems = Vec::new();
     let mut runs = 0;
-    for (name, world) in cells() {
+    // All of them take minutes.
+    let every = if std::env::var_os("FIVESPOT_PROOF").is_some() { 1 } else { 5 };
+    for (name, world) in cells().step_by(every) {
         let Ok((end, writes)) = settled(world.clone(), None) else { continue };
         for dies_after in 0..writes {
             runs += 1;
@@ -165,7 +167,9 @@ proptest! {
         // of: all this depends on what ran before.
         let stands = world.in_window().is_some() && world.cluster.is_some_and(|it| !it.deleting);
         let orphaned = whole.events.contains(&Event::User(User::DeleteOrphaning));
-        let clear = stands && !orphaned && life.patience == Patience::Endless;
+        // And whether a hold was there already when somebody released it.
+        let reclaimed = [&world, &other].iter().any(|world| world.memory.reclaim.is_some());
+        let clear = stands && !orphaned && !reclaimed && life.patience == Patience::Endless;
         if clear {
             prop_assert_eq!(end_of(&world).essence(), end_of(&other).essence());
         }

@@ -1,7 +1,7 @@
 //! The table of all decisions, for people to read.
 
 use fivespot_core::lifecycle::{Action, Decision, Part, Waiting, Wake};
-use fivespot_core::observed::Cause;
+use fivespot_core::reclaim::Stage;
 use fivespot_sim::cells::{GOALS, MEMORIES, Named, WORLDS, cell};
 use fivespot_sim::controller::look;
 use jiff::{SignedDuration, Timestamp};
@@ -52,9 +52,15 @@ fn words(decision: &Decision, now: Timestamp) -> String {
     let reason = decision.waiting.as_ref().map_or(String::new(), |it| format!(" ({})", Waiting::reason(it)));
     let mut parts = vec![decision.actions.iter().map(action).collect::<Vec<_>>().join(", ")];
     parts.extend(decision.shutdown.as_ref().map(|it| {
-        let kind = if it.cause == Cause::KillSwitch { "emergency" } else { "graceful" };
+        let kind = if it.cause.is_emergency() { "emergency" } else { "graceful" };
         format!("exit {kind} {}", seconds(it.drain_deadline, now))
     }));
+    parts.extend(decision.reclaim.as_ref().filter(|it| it.stage() != Stage::Over).map(
+        |it| match it.stage() {
+            Stage::UnderWay => "reclaim under way".to_owned(),
+            Stage::Held | Stage::Over => "held".to_owned(),
+        },
+    ));
     parts.extend(wake(decision.wake, now));
     let news: Vec<&str> = decision.notes.iter().map(|note| note.news.word()).collect();
     parts.push(news.join(", "));
@@ -70,7 +76,7 @@ fn wake(wake: Wake, now: Timestamp) -> Option<String> {
         }
         at.strftime("wake %H:%M").to_string()
     });
-    let poll = wake.poll.map(|every| format!("every {}s", every.as_secs()));
+    let poll = wake.poll.map(|every| format!("every {every:?}"));
     let both: Vec<String> = at.into_iter().chain(poll).collect();
     (!both.is_empty()).then(|| both.join(", "))
 }
@@ -98,5 +104,12 @@ fn action(action: &Action) -> String {
         Action::SetTaints { .. } => "set taints".to_owned(),
         Action::Evict(pods) => format!("evict {}", pods.len()),
         Action::ForceDelete(pods) => format!("kill {}", pods.len()),
+        Action::Disable { .. } => "disable".to_owned(),
+        Action::ClearRequest { .. } => "clear request".to_owned(),
+        Action::ClearOwnRequest => "clear own request".to_owned(),
+        Action::WriteAgentConfig { .. } => "write agent config".to_owned(),
+        Action::DeleteAgentConfig { .. } => "delete agent config".to_owned(),
+        Action::Arm { .. } => "arm".to_owned(),
+        Action::Disarm(_) => "disarm".to_owned(),
     }
 }
