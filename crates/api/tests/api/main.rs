@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
 
+mod agent;
 mod examples;
 mod policies;
 mod ratcheting;
