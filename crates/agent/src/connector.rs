@@ -60,10 +60,11 @@ pub enum Unusable {
     /// `sendto`: ECONNREFUSED.
     #[error("this is not the host's network namespace, where alone the connector is: set hostNetwork: true")]
     OtherNetwork,
-    /// No acknowledgement.
+    /// No acknowledgement. The kernel sends none either while the count of listeners is below one.
     #[error(
         "the kernel does not acknowledge: set hostPID: true and hostUsers: true, since it answers in the host's pid and \
-         user namespace alone; on the host itself it lacks CONFIG_PROC_EVENTS=y"
+         user namespace alone; on the host itself, either it lacks CONFIG_PROC_EVENTS=y, or somebody has taken the \
+         count of listeners below zero"
     )]
     NotAcknowledged,
     /// An acknowledgement with an error.
@@ -71,8 +72,8 @@ pub enum Unusable {
     Refused(Errno),
     /// Acknowledged, and yet no heartbeat.
     #[error(
-        "the kernel acknowledges and then tells nothing: somebody on this host has taken the count of listeners down, or \
-         the kernel is 6.6.13 to 6.6.17"
+        "the kernel has acknowledged and then tells nothing: somebody on this host has taken the count of listeners \
+         down, or the kernel is 6.6.13 to 6.6.17"
     )]
     Silent,
     /// Anything else.

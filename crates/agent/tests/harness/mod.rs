@@ -1,0 +1,274 @@
+//! The real agent as a process of its own, programs for it to find, and what a test does with them.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests: the line that fails is the message"
+)]
+#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of the helpers")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take that should happen soon.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long to wait for what should not happen: some looks of a poll, less than the time to the next full scan.
+pub(crate) const QUIET: Duration = Duration::from_millis(1500);
+
+/// Both detectors.
+pub(crate) const DETECTORS: [&str; 2] = ["netlink", "poll"];
+
+/// Says on the terminal, past the harness that swallows what a passing test prints, that a test did not run.
+pub(crate) fn skipped(test: &str, why: &str) {
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
+
+/// Whether this process may do what a test on the real kernel must; says so if not.
+pub(crate) fn may_run(test: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        skipped(test, "needs root");
+    }
+    is_root
+}
+
+/// A name of which no other process knows: ten characters.
+pub(crate) fn token() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed) % 1000;
+    format!("zq{:05x}{count:03}", std::process::id() % 0x10_0000)
+}
+
+/// Waits for something that comes true a moment later.
+pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < PATIENCE, "still not true: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// An agent. It ends with this value, and with the process of the test in any case.
+pub(crate) struct Agent {
+    wrapper: Child,
+    folder: TempDir,
+}
+
+/// Ends the agent when nobody holds the other end of its input any more.
+const WRAPPER: &str = r#"folder=$1; shift
+"$@" </dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
+cat >/dev/null; kill -9 "$!" 2>/dev/null; wait"#;
+
+pub(crate) fn binary() -> &'static str {
+    env!("CARGO_BIN_EXE_5spot-reclaim-agent")
+}
+
+/// A configuration that looks for `patterns` in both ways.
+pub(crate) fn both(patterns: &[&str]) -> String {
+    format!("match_commands = {patterns:?}\nmatch_argv_substrings = {patterns:?}\n")
+}
+
+impl Agent {
+    /// One that looks for what `config` says and tells its log alone.
+    pub(crate) fn try_out(config: &str, detector: &str) -> Self {
+        Self::try_out_by(&[], config, detector)
+    }
+
+    /// The same, started by another program, such as `unshare -n`.
+    pub(crate) fn try_out_by(prefix: &[&str], config: &str, detector: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        // Another user may have to read it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let file = folder.path().join("reclaim.toml");
+        fs::write(&file, config).unwrap();
+        let file = file.to_str().unwrap().to_owned();
+        Self::start(folder, prefix, &["--config", &file, "--detector", detector])
+    }
+
+    pub(crate) fn start(folder: TempDir, prefix: &[&str], args: &[&str]) -> Self {
+        let wrapper = Command::new("sh")
+            .args(["-c", WRAPPER, "agent"])
+            .arg(folder.path())
+            .args(prefix)
+            .args([binary(), "--listen-address=127.0.0.1:0"])
+            .args(args)
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let agent = Self { wrapper, folder };
+        let began = Instant::now();
+        while !agent.log().contains("listening") {
+            let is_slow = began.elapsed() > PATIENCE;
+            assert!(!is_slow && !agent.has_failed(), "the agent does not start:\n{}", agent.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        agent
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        fs::read_to_string(self.folder.path().join("pid")).unwrap().trim().parse().unwrap()
+    }
+
+    /// Whether it has said why it ends.
+    fn has_failed(&self) -> bool {
+        self.log().contains(" ERROR ")
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.pid().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Whether a line tells of this pattern.
+    pub(crate) fn has_seen(&self, pattern: &str) -> bool {
+        self.log().contains(&format!("a process matches pattern={pattern:?}"))
+    }
+
+    /// Waits until a line does.
+    pub(crate) fn sees(&self, pattern: &str) {
+        let began = Instant::now();
+        while !self.has_seen(pattern) {
+            let log = self.log();
+            assert!(
+                began.elapsed() < PATIENCE,
+                "{pattern} has not been seen:\n{log}\n{}",
+                self.http("/metrics").1
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// A number from `/metrics`, by the beginning of its line.
+    pub(crate) fn metric(&self, name: &str) -> u64 {
+        let text = self.http("/metrics").1;
+        let line =
+            text.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    /// What an HTTP path answers: status and text.
+    pub(crate) fn http(&self, path: &str) -> (u16, String) {
+        let log = self.log();
+        let port = log.split("port=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+        let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        let status = text.split_whitespace().nth(1).unwrap().parse().unwrap();
+        (status, text.split_once("\r\n\r\n").unwrap().1.to_owned())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Asked first, so that it unsubscribes.
+        if let Ok(pid) = fs::read_to_string(self.folder.path().join("pid")) {
+            let _ = Command::new("kill").args(["-TERM", pid.trim()]).stderr(Stdio::null()).status();
+            let stat = format!("/proc/{}/stat", pid.trim());
+            let runs = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+            let began = Instant::now();
+            while runs() && began.elapsed() < Duration::from_secs(5) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(self.wrapper.stdin.take());
+        let _ = self.wrapper.wait();
+    }
+}
+
+/// Runs an agent that ends by itself: its code and what it said.
+pub(crate) fn run_agent(prefix: &[&str], args: &[&str]) -> (Option<i32>, String) {
+    let all: Vec<&str> = prefix.iter().copied().chain([binary()]).chain(args.iter().copied()).collect();
+    let output = Command::new(all[0]).args(&all[1..]).env_remove("NODE_NAME").output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// A program on disk, with a name of its own.
+pub(crate) struct Program {
+    folder: TempDir,
+    path: PathBuf,
+}
+
+impl Program {
+    /// A copy of `sleep`.
+    pub(crate) fn sleeper(name: impl AsRef<OsStr>) -> Self {
+        let sleep =
+            ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| Path::new(path).exists()).unwrap();
+        Self::new(name.as_ref(), &fs::read(sleep).unwrap())
+    }
+
+    /// A script, which waits for the end of its input.
+    pub(crate) fn script(name: &str, interpreter: &str) -> Self {
+        Self::new(OsStr::new(name), format!("#!{interpreter}\nread x\n").as_bytes())
+    }
+
+    fn new(name: &OsStr, content: &[u8]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder, path }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Runs for a minute, or as long as this value lives.
+    pub(crate) fn run(&self) -> Running {
+        self.run_for("60")
+    }
+
+    pub(crate) fn run_for(&self, seconds: &str) -> Running {
+        Running::start(Command::new(&self.path).arg(seconds))
+    }
+
+    /// The same under another `argv[0]`.
+    pub(crate) fn run_as(&self, name: &[u8]) -> Running {
+        Running::start(Command::new(&self.path).arg0(OsStr::from_bytes(name)).arg("60"))
+    }
+}
+
+/// A process that ends with this value.
+pub(crate) struct Running(Child);
+
+impl Running {
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdin(Stdio::piped());
+        loop {
+            match command.spawn() {
+                Ok(child) => return Self(child),
+                // Another thread of the test has forked while the program was written, and its child holds the file.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
