@@ -80,9 +80,13 @@ impl Silence {
         None
     }
 
-    /// Takes it so far down that a new subscription does not bring it back.
-    fn deepen(&self) {
-        (0..50).for_each(|_| count_down());
+    /// The same, and so far down that a new subscription does not bring it back.
+    fn fall_deep(test: &str) -> Option<Self> {
+        let silence = Self::fall(test)?;
+        for _ in 0..50 {
+            count_down();
+        }
+        Some(silence)
     }
 }
 
@@ -170,9 +174,9 @@ fn a_detector_that_lost_events_looks_at_everything() {
     };
     detector.order(Some(orders(&token)));
     let lost = || {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text.contains("fivespot_agent_scans_total{cause=\"loss\"}")
+        let mut metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut metrics, &registry).unwrap();
+        metrics.contains("fivespot_agent_scans_total{cause=\"loss\"}")
     };
     let storm = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done";
     let began = Instant::now();
@@ -180,7 +184,9 @@ fn a_detector_that_lost_events_looks_at_everything() {
         assert!(began.elapsed() < PATIENCE, "no overflow");
         let storms: Vec<_> =
             (0..8).map(|_| Command::new("sh").args(["-c", storm]).spawn().unwrap()).collect();
-        storms.into_iter().for_each(|mut storm| drop(storm.wait()));
+        for mut storm in storms {
+            storm.wait().unwrap();
+        }
     }
     let program = Program::sleeper(&token);
     let _running = program.run();
@@ -218,8 +224,7 @@ fn a_subscription_that_cannot_be_had_again_is_replaced_by_polling() {
     }
     let (first, second) = (token(), token());
     let agent = Agent::try_out(&both(&[&first, &second]), "auto");
-    let Some(silence) = Silence::fall(test) else { return };
-    silence.deepen();
+    let Some(_silence) = Silence::fall_deep(test) else { return };
     let program = Program::sleeper(&first);
     let _running = program.run();
     agent.sees(&first);
@@ -238,8 +243,7 @@ fn a_forced_subscription_that_is_lost_for_good_ends_the_agent() {
         return;
     }
     let agent = Agent::try_out(&both(&[&token()]), "netlink");
-    let Some(silence) = Silence::fall(test) else { return };
-    silence.deepen();
+    let Some(_silence) = Silence::fall_deep(test) else { return };
     until("it says why", || agent.log().contains("--detector=netlink cannot work here"));
 }
 
