@@ -7,7 +7,6 @@
 //! `cargo run --release -p fivespot-agent --example figures`, as root for the first row.
 
 use anyhow::Context;
-use fivespot_agent::connector;
 use fivespot_agent::detector::{Choice, Detector, Orders, Settings, look_once};
 use fivespot_agent::metrics::Metrics;
 use fivespot_agent::source::Kind;
@@ -88,11 +87,7 @@ fn turn(row: &mut Row, program: &Path) -> anyhow::Result<()> {
     let patterns = Patterns::new(&[NAME], &[]);
     match row.looker {
         Looker::Detector(kind) => {
-            let settings = Settings {
-                proc_root: "/proc".into(),
-                choice: Choice::Only(kind),
-                connector: connector::Settings::default(),
-            };
+            let settings = Settings::new("/proc".into(), Choice::Only(kind));
             let tell = move |_| {
                 let _ = tell.send(Instant::now());
             };

@@ -3,7 +3,7 @@
 use crate::harness::{Agent, PATIENCE, Program, both, may_run, skipped, token, until};
 use crate::{alone, beside_others};
 use fivespot_agent::connector::{Connector, Settings};
-use fivespot_agent::detector::{Choice, Detector, Orders, Report, look_once};
+use fivespot_agent::detector::{self, Choice, Detector, Orders, Report, look_once};
 use fivespot_agent::metrics::Metrics;
 use fivespot_agent::source::{Hint, Kind, Lost, Source};
 use fivespot_agent::wire::{self, Ask, Event, PROC};
@@ -151,6 +151,10 @@ fn after_an_overflow_all_is_drained_and_what_was_lost_is_found_by_a_scan() {
     });
 }
 
+fn orders(pattern: &str) -> Orders {
+    Orders { patterns: Patterns::new(&[pattern], &[]), interval: Duration::from_millis(250) }
+}
+
 #[test]
 fn a_detector_that_lost_events_looks_at_everything() {
     let test = "a_detector_that_lost_events_looks_at_everything";
@@ -161,17 +165,10 @@ fn a_detector_that_lost_events_looks_at_everything() {
     let mut registry = prometheus_client::registry::Registry::default();
     let metrics = Metrics::new(&mut registry);
     let (tell, reports) = mpsc::channel();
-    let settings = fivespot_agent::detector::Settings {
-        proc_root: "/proc".into(),
-        choice: Choice::Only(Kind::Netlink),
-        connector: Settings { receive_bytes: 4096, ..Settings::default() },
-    };
+    let mut settings = detector::Settings::new("/proc".into(), Choice::Only(Kind::Netlink));
+    settings.connector.receive_bytes = 4096;
     let detector = Detector::start(settings, metrics, move |report| drop(tell.send(report))).unwrap();
     let token = token();
-    let orders = |pattern: &str| Orders {
-        patterns: Patterns::new(&[pattern], &[]),
-        interval: Duration::from_millis(250),
-    };
     detector.order(Some(orders(&token)));
     let lost = || {
         let mut metrics = String::new();
@@ -233,6 +230,36 @@ fn a_subscription_that_cannot_be_had_again_is_replaced_by_polling() {
     let program = Program::sleeper(&second);
     let _running = program.run();
     agent.sees(&second);
+}
+
+#[test]
+fn polling_ends_when_the_kernel_tells_again() {
+    let test = "polling_ends_when_the_kernel_tells_again";
+    let _alone = alone();
+    if !works(test) {
+        return;
+    }
+    let Some(silence) = Silence::fall_deep(test) else { return };
+    let mut registry = prometheus_client::registry::Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let uses = |kind: &str| {
+        let mut metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut metrics, &registry).unwrap();
+        metrics.contains(&format!("fivespot_agent_detector{{kind=\"{kind}\"}} 1"))
+    };
+    let mut settings = detector::Settings::new("/proc".into(), Choice::Auto);
+    settings.retry = Duration::from_millis(500);
+    let (tell, reports) = mpsc::channel();
+    let detector = Detector::start(settings, metrics, move |report| drop(tell.send(report))).unwrap();
+    let token = token();
+    detector.order(Some(orders(&token)));
+    until("it polls", || uses("poll"));
+    drop(silence);
+    until("it listens", || uses("netlink"));
+    let program = Program::sleeper(&token);
+    let _running = program.run();
+    let Report::Seen(sighting) = reports.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
+    assert_eq!(*sighting.pattern, *token);
 }
 
 #[test]
