@@ -117,11 +117,7 @@ impl Agent {
                 let _ = failed.send(why);
             }
         };
-        let settings = Settings {
-            proc_root: options.proc_root.clone(),
-            choice: options.detector.into(),
-            connector: crate::connector::Settings::default(),
-        };
+        let settings = Settings::new(options.proc_root.clone(), options.detector.into());
         let detector = Arc::new(Detector::start(settings, metrics.clone(), tell)?);
         let failures = tokio::sync::Mutex::new(failures);
         Ok(Self { detector, metrics, registry: Mutex::new(Some(registry)), sightings, failures })

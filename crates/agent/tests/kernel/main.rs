@@ -1,5 +1,7 @@
 //! The agent on the real kernel, as root. What a kernel does not have is said to be skipped.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 

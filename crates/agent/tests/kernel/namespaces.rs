@@ -71,6 +71,21 @@ fn without_the_network_of_the_host_polling_takes_over() {
 }
 
 #[test]
+fn without_the_processes_of_the_host_a_poll_says_what_it_does_not_see() {
+    let test = "without_the_processes_of_the_host_a_poll_says_what_it_does_not_see";
+    let prefix = ["unshare", "-p", "-f", "--mount-proc"];
+    if !may_run(test) || !can(test, &prefix) {
+        return;
+    }
+    let agent = Agent::try_out_by(&prefix, &both(&["zq-nothing"]), "poll");
+    assert!(
+        agent.log().contains("only its own processes are seen; in a pod, set hostPID: true"),
+        "{}",
+        agent.log()
+    );
+}
+
+#[test]
 fn a_connector_that_nobody_registered_does_not_answer() {
     if !may_run("a_connector_that_nobody_registered_does_not_answer") {
         return;
