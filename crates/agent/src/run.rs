@@ -16,6 +16,7 @@ use fivespot_ops::shutdown;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -142,8 +143,9 @@ impl Agent {
     async fn listen(&self, options: &Options, checks: Checks) -> anyhow::Result<()> {
         let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner).take();
         let registry = Arc::new(registry.unwrap_or_default());
-        let port = serve_all(options.listen_address, checks, registry).await?;
-        tracing::info!(address = %options.listen_address.ip(), port, "listening");
+        let address = SocketAddr::new(options.listen_address, options.health_port);
+        let port = serve_all(address, checks, registry).await?;
+        tracing::info!(address = %options.listen_address, port, "listening");
         Ok(())
     }
 

@@ -99,7 +99,7 @@ impl Agent {
             .args(["-c", WRAPPER, "agent"])
             .arg(folder.path())
             .args(prefix)
-            .args([binary(), "--listen-address=127.0.0.1:0"])
+            .args([binary(), "--health-port=0"])
             .args(args)
             .stdin(Stdio::piped())
             .spawn()

@@ -25,10 +25,8 @@ fn check(test: &str, prefix: &[&str], cause: &str) {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("c.toml");
     std::fs::write(&config, both(&["zq-nothing"])).unwrap();
-    let (code, said) = run_agent(
-        prefix,
-        &["--config", config.to_str().unwrap(), "--detector=netlink", "--listen-address=127.0.0.1:0"],
-    );
+    let (code, said) =
+        run_agent(prefix, &["--config", config.to_str().unwrap(), "--detector=netlink", "--health-port=0"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--detector=netlink cannot work here") && said.contains(cause), "{said}");
 }
