@@ -65,7 +65,7 @@ pub(crate) struct Agent {
 
 /// Ends the agent when nobody holds the other end of its input any more.
 const WRAPPER: &str = r#"folder=$1; shift
-"$@" </dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
+"$@" </dev/null >/dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
 cat >/dev/null; kill -9 "$!" 2>/dev/null; wait"#;
 
 pub(crate) fn binary() -> &'static str {

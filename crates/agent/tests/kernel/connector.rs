@@ -271,7 +271,12 @@ fn a_forced_subscription_that_is_lost_for_good_ends_the_agent() {
     }
     let agent = Agent::try_out(&both(&[&token()]), "netlink");
     let Some(_silence) = Silence::fall_deep(test) else { return };
-    until("it says why", || agent.log().contains("--detector=netlink cannot work here"));
+    let why = "--detector=netlink cannot work here";
+    let began = Instant::now();
+    while !agent.log().contains(why) {
+        assert!(began.elapsed() < PATIENCE, "{}\n{}", agent.log(), agent.http("/metrics").1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

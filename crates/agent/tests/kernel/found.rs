@@ -167,7 +167,10 @@ fn what_runs_already_is_found_at_the_start() {
     let comm = format!("/proc/{}/comm", running.pid());
     until("the program runs", || std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == token));
     for detector in DETECTORS {
-        Agent::try_out(&both(&[&token]), detector).sees(&token);
+        let agent = Agent::try_out(&both(&[&token]), detector);
+        agent.sees(&token);
+        // And not only by the scan that comes every ten seconds.
+        assert_eq!(agent.metric("fivespot_agent_scans_total{cause=\"interval\"}"), 0);
     }
 }
 

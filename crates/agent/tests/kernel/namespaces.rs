@@ -71,7 +71,7 @@ fn without_the_network_of_the_host_polling_takes_over() {
 #[test]
 fn without_the_processes_of_the_host_a_poll_says_what_it_does_not_see() {
     let test = "without_the_processes_of_the_host_a_poll_says_what_it_does_not_see";
-    let prefix = ["unshare", "-p", "-f", "--mount-proc"];
+    let prefix = ["unshare", "-p", "-f", "--kill-child", "--mount-proc"];
     if !may_run(test) || !can(test, &prefix) {
         return;
     }
