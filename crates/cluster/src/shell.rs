@@ -8,9 +8,9 @@ use crate::kinds::{Kinds, Place};
 use crate::parts::PartItem;
 use crate::watched::Watched;
 use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
-use fivespot_api::names::{CONTROLLER, kubeconfig_secret};
+use fivespot_api::names::{self, CONTROLLER, kubeconfig_secret};
 use fivespot_core::intent::ObjectType;
-use fivespot_core::lifecycle::Patience;
+use fivespot_core::lifecycle::{Patience, Phase};
 use kube::Client;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -61,6 +61,8 @@ pub enum Change {
     World,
     /// The object shows what we wrote ourselves.
     Own,
+    /// Somebody wants his machine back, and nobody knows it yet: whatever is being done about it can wait.
+    Urgent,
 }
 
 type Notify = Arc<dyn Fn(&Key, Change) + Send + Sync>;
@@ -185,9 +187,9 @@ impl Shell {
         let Eyes { program, watches } = eyes;
         Arc::new_cyclic(|shell: &Weak<Self>| {
             let (of_node, of_cluster) = (Weak::clone(shell), Weak::clone(shell));
-            let node_changed = move |cluster: &ClusterId, node: &str| {
+            let node_changed = move |cluster: &ClusterId, node: &str, asks: bool| {
                 if let Some(shell) = of_node.upgrade() {
-                    shell.node_changed(cluster, node);
+                    shell.node_changed(cluster, node, asks);
                 }
             };
             let cluster_changed = move |cluster: &ClusterId| {
@@ -305,7 +307,15 @@ impl Shell {
         let version = watched.machine.metadata.resource_version.as_ref();
         let is_own = written.get(key).is_some_and(|written| Some(&written.version) == version);
         drop(written);
-        (self.notify)(key, if is_own { Change::Own } else { Change::World });
+        let annotations = watched.machine.metadata.annotations.as_ref();
+        let asks =
+            annotations.is_some_and(|all| all.get(names::RECLAIM_REQUESTED).is_some_and(|it| it == "true"));
+        let change = match is_own {
+            true => Change::Own,
+            false if (asks || watched.machine.spec.kill_switch) && !is_hurrying(&watched) => Change::Urgent,
+            false => Change::World,
+        };
+        (self.notify)(key, change);
     }
 
     /// Lets go of workload clusters of which no ScheduledMachine is left. To be called now and then.
@@ -322,12 +332,13 @@ impl Shell {
         self.objects.keys(in_it).iter().for_each(|key| (self.notify)(key, Change::World));
     }
 
-    fn node_changed(&self, cluster: &ClusterId, node: &str) {
+    fn node_changed(&self, cluster: &ClusterId, node: &str, asks: bool) {
         let interest = self.interest.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = interest.of_node.get(&(cluster.clone(), node.to_owned())).cloned().unwrap_or_default();
         drop(interest);
         for key in keys {
-            (self.notify)(&key, Change::World);
+            let is_news = asks && self.objects.get(&key).is_some_and(|watched| !is_hurrying(&watched));
+            (self.notify)(&key, if is_news { Change::Urgent } else { Change::World });
         }
     }
 
@@ -486,4 +497,10 @@ async fn find_capi(shell: &Shell) -> Result<Capi, crate::Error> {
         }
     }
     Ok(if other { Capi::OtherVersion } else { Capi::Missing })
+}
+
+/// Whether a machine is leaving at once, or is out and stays out.
+fn is_hurrying(watched: &Watched) -> bool {
+    let settled = [Phase::EmergencyRemove, Phase::Disabled, Phase::Terminated];
+    watched.machine.memory().phase.is_some_and(|phase| settled.contains(&phase))
 }

@@ -68,7 +68,8 @@ pub(crate) struct Reached {
     pub(crate) gate: Arc<Gate>,
 }
 
-type NodeChanged = Arc<dyn Fn(&ClusterId, &str) + Send + Sync>;
+/// Hears of a Node, and whether it asks for its machine back.
+type NodeChanged = Arc<dyn Fn(&ClusterId, &str, bool) + Send + Sync>;
 type ClusterChanged = Arc<dyn Fn(&ClusterId) + Send + Sync>;
 
 /// All workload clusters in use.
@@ -385,13 +386,13 @@ fn link(
         ClusterId::Management => "nodes of the management cluster".to_owned(),
         ClusterId::Secret(secret) => format!("nodes behind secret {}/{}", secret.namespace, secret.name),
     };
-    let nodes = Cache::new(what.clone());
+    let nodes = Cache::<NodeItem>::new(what.clone());
     let configs = {
         let (id, node_changed) = (id.clone(), Arc::clone(node_changed));
         let source =
             Source { client: client.clone(), path: config_maps(), fields: None, metadata_only: false };
         let cache = Cache::new(format!("what reclaim agents are told on {what}"));
-        let changed = Arc::new(move |node: &str| node_changed(&id, node));
+        let changed = Arc::new(move |node: &str| node_changed(&id, node, false));
         Arc::new(Configs { source, cache, changed, task: OnceLock::new() })
     };
     let source = Source {
@@ -407,7 +408,11 @@ fn link(
             let mut health = nodes.subscribe();
             let follow = async {
                 loop {
-                    nodes.follow(source.clone(), |key| node_changed(&id, &key.name)).await;
+                    let changed = |key: &Key| {
+                        let asks = nodes.get(key).is_some_and(|node| node.view.request.is_some());
+                        node_changed(&id, &key.name, asks);
+                    };
+                    nodes.follow(source.clone(), changed).await;
                     tokio::time::sleep(FIRST_LOOK).await;
                 }
             };

@@ -80,8 +80,10 @@ impl Queue {
         let entry = self.entries.entry(key.clone()).or_default();
         if entry.is_running {
             entry.again = match (entry.again, change) {
-                (Some(Change::World), _) | (_, Change::World) => Some(Change::World),
                 (None | Some(Change::Own), Change::Own) => Some(Change::Own),
+                (Some(Change::World | Change::Urgent), _) | (_, Change::World | Change::Urgent) => {
+                    Some(Change::World)
+                }
             };
             return;
         }
@@ -122,7 +124,7 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(key) else { return };
         entry.is_running = false;
         let again = match entry.again.take() {
-            Some(Change::World) => true,
+            Some(Change::World | Change::Urgent) => true,
             // What a pass wrote may be seen before the pass has ended: the next step follows from it. What it wrote to
             // tell of a failure must not undo its backoff.
             Some(Change::Own) => matches!(outcome, Outcome::Done(Next { waits: false, .. })),

@@ -16,11 +16,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 /// How long a watch may hear nothing before the process counts as dead. A watch that hears nothing for half of it
@@ -44,6 +45,8 @@ const INSTANCE: i64 = 0;
 struct Desk {
     queue: Mutex<Queue>,
     ring: Notify,
+    /// Passes under way.
+    passes: Mutex<HashMap<Key, AbortHandle>>,
     /// Whether anybody works here: until then nothing is put on it, and then all is.
     is_open: AtomicBool,
 }
@@ -58,6 +61,13 @@ impl Desk {
             return;
         }
         self.with(|queue| queue.touch(key, change, Instant::now()));
+        if change == Change::Urgent {
+            // A pass may wait for a cluster that answers slowly. To be ended is no worse for it than a crash.
+            let passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(pass) = passes.get(key) {
+                pass.abort();
+            }
+        }
         self.ring.notify_one();
     }
 }
@@ -131,11 +141,13 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
         });
         due.sort_by_cached_key(|(_, key)| Reverse(worker.priority(key)));
         for (failures, key) in due {
-            let (desk, worker) = (Arc::clone(desk), Arc::clone(worker));
-            passes.spawn(async move {
-                let mut done = Done { desk, key, outcome: Outcome::Failed(Retry::Later, None) };
-                done.outcome = worker.pass(&done.key, failures).await;
+            let (of_pass, worker, name) = (Arc::clone(desk), Arc::clone(worker), key.clone());
+            let mut under_way = desk.passes.lock().unwrap_or_else(PoisonError::into_inner);
+            let pass = passes.spawn(async move {
+                let mut done = Done { desk: of_pass, key, outcome: None };
+                done.outcome = Some(worker.pass(&done.key, failures).await);
             });
+            under_way.insert(name, pass);
         }
         let next = desk.with(|queue| queue.next_at());
         let due = async {
@@ -166,12 +178,21 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
 struct Done {
     desk: Arc<Desk>,
     key: Key,
-    outcome: Outcome,
+    outcome: Option<Outcome>,
 }
 
 impl Drop for Done {
     fn drop(&mut self) {
-        self.desk.with(|queue| queue.done(&self.key, self.outcome, Instant::now()));
+        let outcome = self.outcome.unwrap_or_else(|| {
+            if std::thread::panicking() {
+                Outcome::Failed(Retry::Later, None)
+            } else {
+                // It was ended for something more urgent.
+                Outcome::Behind(Instant::now())
+            }
+        });
+        self.desk.passes.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+        self.desk.with(|queue| queue.done(&self.key, outcome, Instant::now()));
         self.desk.ring.notify_one();
     }
 }

@@ -473,3 +473,45 @@ impl Drop for Versions {
         self.tasks.iter().for_each(tokio::task::JoinHandle::abort);
     }
 }
+
+/// A cluster in which an eviction takes for ever.
+struct Sluggish(Mutex<usize>);
+
+impl Executioner for Sluggish {
+    async fn judge(&self, call: &Call) -> Fate {
+        if call.path.ends_with("/eviction") {
+            *self.0.lock().unwrap() += 1;
+            tokio::time::sleep(Duration::from_mins(5)).await;
+        }
+        Fate::Made
+    }
+
+    fn kill(&self) {}
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eject_does_not_wait_for_an_eviction_that_is_not_answered() {
+    let (plane, _turn) = plane().await;
+    let world = worlds::own(plane, "sluggish").await;
+    let sluggish = Arc::new(Sluggish(Mutex::new(0)));
+    let proxy = Proxy::start(world.management.clone(), Arc::clone(&sluggish)).await;
+    let controller = Controller::start_through(plane, "sluggish", &proxy.url, &[]);
+    world.create("slow", OPEN, |spec| spec["killIfCommands"] = json!(["idea"])).await;
+    world.until_phase("slow", "Active").await;
+    world.pod("slow", "slow-pod", |_| {}).await;
+    world.close("slow").await;
+    let began = Instant::now();
+    while *sluggish.0.lock().unwrap() == 0 {
+        assert!(began.elapsed() < Duration::from_secs(30), "no eviction:\n{}", controller.log());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let began = Instant::now();
+    ask_all(&world, 1, |_| "slow".to_owned()).await;
+    world.until_gone(&world.pods(), "slow-pod").await;
+    let taken = began.elapsed();
+    println!("ended {taken:.1?} after the request, while an eviction was not answered");
+    // An eviction would have been waited for for ten seconds.
+    assert!(taken < Duration::from_secs(5), "it waited {taken:?}");
+    world.until_phase("slow", "Disabled").await;
+    end(&controller);
+}
