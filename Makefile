@@ -46,6 +46,7 @@ mutants: control-plane ## Make each deliberate wrong change of mutants/ and see 
 bench: ## Measure speed and size, in nanoseconds and in instructions
 	$(CARGO) build --locked --release --package fivespot-bench
 	$(XTASK) bench
+	$(CARGO) run --locked --release --package fivespot-agent --example figures
 
 .PHONY: build
 build: ## Build the release binaries into target/release
