@@ -36,6 +36,9 @@ const BEAT: Duration = Duration::from_millis(100);
 /// Heartbeats that must be missed in a row.
 const BEATS: u8 = 2;
 
+/// How long the first heartbeat is repeated while events are lost.
+const OPENING: Duration = Duration::from_secs(2);
+
 /// Time between heartbeats.
 const REST: Duration = Duration::from_secs(5);
 
@@ -128,9 +131,13 @@ impl Connector {
     /// What is heard meanwhile is thrown away: a full scan follows.
     fn hear_heartbeat(&mut self) -> Result<(), Unusable> {
         let mut ignored = Vec::new();
+        let give_up = Instant::now() + OPENING;
         loop {
             let now = Instant::now();
             match self.drain(now, &mut ignored) {
+                // The heartbeat may be among what was lost: the next is given.
+                Err(Lost::Hints) if now < give_up => continue,
+                // A host on which nothing but overflows comes is heard all the same; the heartbeat goes on.
                 Ok(()) | Err(Lost::Hints) => {}
                 Err(Lost::Source(why)) => return Err(why),
             }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 /// found within this time.
 const RESCAN: Duration = Duration::from_secs(10);
 
-/// How often the better source is tried again.
+/// How often a better source is tried again.
 const RETRY: Duration = Duration::from_mins(1);
 
 /// How often a source that fell silent is opened anew before the next best takes over.
@@ -50,6 +50,15 @@ pub struct Settings {
     pub choice: Choice,
     /// How to listen to the kernel.
     pub connector: connector::Settings,
+    /// How often a source that is better than the one in use is tried again.
+    pub retry: Duration,
+}
+
+impl Settings {
+    /// As a host is looked at.
+    pub fn new(proc_root: PathBuf, choice: Choice) -> Self {
+        Self { proc_root, choice, connector: connector::Settings::default(), retry: RETRY }
+    }
 }
 
 /// What to look for.
@@ -278,7 +287,7 @@ impl Work {
             );
         }
         let now = Instant::now();
-        let (retry_at, scan_at) = (now + RETRY, now + RESCAN);
+        let (retry_at, scan_at) = (now + settings.retry, now + RESCAN);
         let (orders, source, said) = (None, None, None);
         let mut work = Self { settings, fs, metrics, tell, shared, orders, source, said, retry_at, scan_at };
         // Whether it works is said now, and not only when there is something to look for.
@@ -404,7 +413,7 @@ impl Work {
                 }
             },
         };
-        self.retry_at = Instant::now() + RETRY;
+        self.retry_at = Instant::now() + self.settings.retry;
         self.use_source(source);
         Ok(())
     }
@@ -441,7 +450,7 @@ impl Work {
 
     /// Goes back to the better source if it works again.
     fn step_up(&mut self) {
-        self.retry_at = Instant::now() + RETRY;
+        self.retry_at = Instant::now() + self.settings.retry;
         let polls = self.source.as_ref().is_some_and(|source| source.kind() == Kind::Poll);
         if self.settings.choice != Choice::Auto || !polls {
             return;

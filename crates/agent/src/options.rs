@@ -5,7 +5,7 @@ use crate::source::Kind;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser, ValueEnum};
 use fivespot_ops::logs::Format;
-use std::net::SocketAddr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Watches a lent machine for the programs its owner has named. When one runs, it asks on the machine's Node that the
@@ -44,9 +44,13 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Address of /health, /ready and /metrics; port 0 takes any that is free.
-    #[arg(long, env = "LISTEN_ADDRESS", default_value = "127.0.0.1:8087", value_name = "ADDRESS:PORT")]
-    pub listen_address: SocketAddr,
+    /// Address that /health, /ready and /metrics listen on.
+    #[arg(long, env = "LISTEN_ADDRESS", default_value = "127.0.0.1", value_name = "ADDRESS")]
+    pub listen_address: IpAddr,
+
+    /// Their port; 0 takes any that is free.
+    #[arg(long, env = "HEALTH_PORT", default_value_t = 8082, value_name = "PORT")]
+    pub health_port: u16,
 
     /// Kubeconfig of the cluster the Node is in. Without it, the pod's own account, or what kubectl would use.
     #[arg(long, value_name = "FILE")]
@@ -107,7 +111,7 @@ mod tests {
         let read = |args: &[&str]| Options::try_parse_from([&["5spot-reclaim-agent"], args].concat());
         let plain = read(&["--node-name=n"]).unwrap();
         assert!(!plain.skip_host_id_check && !plain.oneshot);
-        assert!(plain.listen_address.ip().is_loopback());
+        assert!(plain.listen_address.is_loopback());
         assert!(read(&["--node-name=n", "--skip-host-id-check"]).unwrap().skip_host_id_check);
         assert!(!read(&["--node-name=n", "--skip-host-id-check=false"]).unwrap().skip_host_id_check);
         assert!(read(&["--config=x"]).unwrap().node_name.is_none());

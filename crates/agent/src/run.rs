@@ -16,6 +16,7 @@ use fivespot_ops::shutdown;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -50,11 +51,12 @@ async fn try_out(options: &Options, file: &Path) -> anyhow::Result<Ending> {
     if options.oneshot {
         return look(options, &config);
     }
-    let agent = Agent::start(options)?;
+    let mut registry = Registry::default();
+    let (agent, failures) = Agent::start(options, &mut registry)?;
     agent.arm(Some(&config));
     let detector = Arc::clone(&agent.detector);
     let alive = Arc::new(move || detector_health(&detector));
-    agent.listen(options, Checks { alive: alive.clone(), ready: alive }).await?;
+    listen(options, Checks { alive: alive.clone(), ready: alive }, registry).await?;
     let mut sightings = agent.sightings.clone();
     let tell = async {
         while sightings.changed().await.is_ok() {
@@ -63,7 +65,7 @@ async fn try_out(options: &Options, file: &Path) -> anyhow::Result<Ending> {
             }
         }
     };
-    agent.until_the_end(tell).await
+    agent.until_the_end(failures, tell).await
 }
 
 /// Looks for what the ConfigMap says, and asks for the machine on its Node.
@@ -80,10 +82,11 @@ async fn serve_node(options: &Options, node: String) -> anyhow::Result<Ending> {
     } else {
         Identity::read(&options.machine_id_path)?
     };
-    let agent = Agent::start(options)?;
+    let mut registry = Registry::default();
+    let (agent, failures) = Agent::start(options, &mut registry)?;
     let watches = Watches::new(place, identity, &agent);
-    agent.listen(options, watches.checks(&agent)).await?;
-    agent.until_the_end(Box::pin(watches.follow(&agent))).await
+    listen(options, watches.checks(&agent), registry).await?;
+    agent.until_the_end(failures, Box::pin(watches.follow(&agent))).await
 }
 
 fn look(options: &Options, config: &AgentConfig) -> anyhow::Result<Ending> {
@@ -98,15 +101,15 @@ fn look(options: &Options, config: &AgentConfig) -> anyhow::Result<Ending> {
 struct Agent {
     detector: Arc<Detector>,
     metrics: Metrics,
-    registry: Mutex<Option<Registry>>,
     sightings: watch::Receiver<Option<Sighting>>,
-    failures: tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>,
 }
 
+/// Why the detector cannot go on.
+type Failures = mpsc::UnboundedReceiver<String>;
+
 impl Agent {
-    fn start(options: &Options) -> anyhow::Result<Self> {
-        let mut registry = Registry::default();
-        let metrics = Metrics::new(&mut registry);
+    fn start(options: &Options, registry: &mut Registry) -> anyhow::Result<(Self, Failures)> {
+        let metrics = Metrics::new(registry);
         let (seen, sightings) = watch::channel(None);
         let (failed, failures) = mpsc::unbounded_channel();
         let tell = move |report| match report {
@@ -117,14 +120,9 @@ impl Agent {
                 let _ = failed.send(why);
             }
         };
-        let settings = Settings {
-            proc_root: options.proc_root.clone(),
-            choice: options.detector.into(),
-            connector: crate::connector::Settings::default(),
-        };
+        let settings = Settings::new(options.proc_root.clone(), options.detector.into());
         let detector = Arc::new(Detector::start(settings, metrics.clone(), tell)?);
-        let failures = tokio::sync::Mutex::new(failures);
-        Ok(Self { detector, metrics, registry: Mutex::new(Some(registry)), sightings, failures })
+        Ok((Self { detector, metrics, sightings }, failures))
     }
 
     /// Looks for something else from now on, or for nothing.
@@ -143,18 +141,12 @@ impl Agent {
         }
     }
 
-    async fn listen(&self, options: &Options, checks: Checks) -> anyhow::Result<()> {
-        let registry = self.registry.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let registry = Arc::new(registry.unwrap_or_default());
-        let port = serve_all(options.listen_address, checks, registry).await?;
-        tracing::info!(address = %options.listen_address.ip(), port, "listening");
-        Ok(())
-    }
-
-    /// Does `work` until the process is asked to end or the detector cannot go on. The detector unsubscribes when the
-    /// last who knows it has gone.
-    async fn until_the_end(&self, work: impl Future<Output = ()>) -> anyhow::Result<Ending> {
-        let mut failures = self.failures.lock().await;
+    /// Does `work` until the process is asked to end or the detector cannot go on, and unsubscribes.
+    async fn until_the_end(
+        &self,
+        mut failures: Failures,
+        work: impl Future<Output = ()>,
+    ) -> anyhow::Result<Ending> {
         let outcome = tokio::select! {
             () = work => Err(anyhow::anyhow!("the watches ended")),
             asked = shutdown::asked() => asked.context("listen for signals").map(|()| Ending::Asked),
@@ -164,6 +156,13 @@ impl Agent {
         tracing::info!("ended");
         outcome
     }
+}
+
+async fn listen(options: &Options, checks: Checks, registry: Registry) -> anyhow::Result<()> {
+    let address = SocketAddr::new(options.listen_address, options.health_port);
+    let port = serve_all(address, checks, Arc::new(registry)).await?;
+    tracing::info!(address = %options.listen_address, port, "listening");
+    Ok(())
 }
 
 /// What is watched on the server.
@@ -265,8 +264,9 @@ impl Watches {
             tracing::error!("the configuration is refused, {keeps}: {why}");
         }
         if next.armed != standing.armed {
-            agent.arm(next.armed.as_ref());
+            // Who carries sightings must know what is looked for before anything can be seen.
             self.armed.send_replace(next.armed.clone().map(Arc::new));
+            agent.arm(next.armed.as_ref());
         }
         *standing = next;
     }

@@ -29,6 +29,9 @@ use tokio::sync::{Notify, watch};
 /// First and last delay before a write is tried again. The last is what a server that is back waits for us.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// The delay while there is no Node that we may write to. When one comes, its watch says so at once.
+const UNWRITABLE: Duration = Duration::from_secs(15);
+
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(3);
 
@@ -139,7 +142,10 @@ enum Outcome {
     Written,
     Stands,
     Disarmed,
-    Later(String),
+    /// The server did not take it, or is not there.
+    Failed(String),
+    /// There is no Node, or it is not this machine.
+    Unwritable(String),
 }
 
 /// Carries sightings to the Node.
@@ -180,10 +186,14 @@ impl Signaller {
                 match self.attempt(pending, trust).await {
                     Outcome::Written | Outcome::Stands => (wanted, trust) = (None, Trust::Server),
                     Outcome::Disarmed => wanted = None,
-                    Outcome::Later(why) => {
+                    Outcome::Failed(why) => {
                         self.metrics.write_failures.inc();
                         trust = Trust::Server;
                         pending.failed(why);
+                    }
+                    Outcome::Unwritable(why) => {
+                        pending.failed(why);
+                        pending.delay = UNWRITABLE;
                     }
                 }
             }
@@ -229,7 +239,7 @@ impl Signaller {
         };
         let step = match node {
             Ok(node) => step(node.as_ref(), &self.identity),
-            Err(why) => return Outcome::Later(why),
+            Err(why) => return Outcome::Failed(why),
         };
         if step == Step::Stands {
             return Outcome::Stands;
@@ -238,14 +248,14 @@ impl Signaller {
             match self.place.config().await {
                 Ok(Some(_)) => {}
                 Ok(None) => return Outcome::Disarmed,
-                Err(why) => return Outcome::Later(why),
+                Err(why) => return Outcome::Failed(why),
             }
         }
         wanted.announce();
         let uid = match step {
             Step::Write(uid) => uid,
-            Step::NoNode => return Outcome::Later(format!("there is no Node {}", self.place.node)),
-            Step::Refused(why) => return Outcome::Later(why.to_string()),
+            Step::NoNode => return Outcome::Unwritable(format!("there is no Node {}", self.place.node)),
+            Step::Refused(why) => return Outcome::Unwritable(why.to_string()),
             Step::Stands => return Outcome::Stands,
         };
         match self.place.write(&uid, &wanted.sighting).await {
@@ -256,7 +266,7 @@ impl Signaller {
                 tracing::info!(pattern, after_ms = took.as_millis(), "asked for the machine on its Node");
                 Outcome::Written
             }
-            Err(why) => Outcome::Later(why),
+            Err(why) => Outcome::Failed(why),
         }
     }
 }

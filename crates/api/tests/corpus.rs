@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
 
-use fivespot_api::read_manifest;
+use fivespot_api::{AgentConfig, read_manifest};
 use fivespot_core::duration;
 use fivespot_core::schedule::{Cron, Days, Hours};
 use serde_json::Value;
@@ -35,6 +35,16 @@ fn schedules() {
 fn durations() {
     let lengths: Vec<_> = corpus("duration").iter().filter_map(|text| duration::parse(text).ok()).collect();
     assert!(lengths.len() >= 3 && lengths.iter().all(|length| length.as_secs() <= 24 * 3600));
+}
+
+#[test]
+fn configurations_of_the_agent() {
+    let configs: Vec<_> =
+        corpus("agent_config").iter().filter_map(|text| AgentConfig::parse(text).ok()).collect();
+    assert!(configs.len() >= 3, "{} valid ones", configs.len());
+    for config in configs {
+        assert_eq!(AgentConfig::parse(&config.to_toml()), Ok(config));
+    }
 }
 
 #[test]

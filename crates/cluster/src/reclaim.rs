@@ -11,7 +11,7 @@ use fivespot_api::AgentConfig;
 use fivespot_api::names::{self, CONTROLLER};
 use fivespot_core::lifecycle::NodeId;
 use fivespot_core::observed;
-use kube::api::{DeleteParams, Patch, Preconditions};
+use kube::api::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::core::Request;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -169,6 +169,12 @@ impl Shell {
             },
             "data": {names::AGENT_CONFIG_KEY: AgentConfig::for_commands(commands).to_toml()},
         });
+        let params = PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
+        let request = Request::new(config_maps()).create(&params, body.to_string().into_bytes());
+        match self.send_to_workload(pass, what, request).await {
+            Err(error) if error.code() == Some(409) => {}
+            answer => return answer.map(|_| ()),
+        }
         // Whoever wrote it before: this Node is lent on behalf of this ScheduledMachine.
         let path = format!("{}/{name}?fieldManager={CONTROLLER}&force=true", config_maps());
         let request = http::Request::patch(path)

@@ -161,12 +161,20 @@ fn is_running_process(pid: u32, status: &[u8]) -> bool {
 /// reader sees paths relative to his own group: `/../../besteffort/pod…` does not show that the common parent is
 /// `kubepods`. It shows that there is one, though: process 1 belongs to no pod, and whoever is reached by fewer steps
 /// up than it shares a parent with the reader, who is in a pod.
+///
+/// Before version 2 there are many hierarchies. A runtime puts a pod into all it knows, so in every one in which the
+/// reader is not at the top, a pod is nearer to him than process 1; something that shares just one parent with him,
+/// such as a service's memory group, is not a pod.
 fn is_in_pod(groups: &[u8], of_init: &[u8]) -> bool {
-    hierarchies(groups).any(|(hierarchy, path)| {
-        let up_to_init =
-            hierarchies(of_init).find(|(other, _)| *other == hierarchy).map_or(0, |(_, path)| steps_up(path));
-        path.split(|byte| *byte == b'/').any(is_pod_group) || steps_up(path) < up_to_init
-    })
+    if hierarchies(groups).any(|(_, path)| path.split(|byte| *byte == b'/').any(is_pod_group)) {
+        return true;
+    }
+    let steps = |wanted: &[u8], groups| {
+        hierarchies(groups).find(|(hierarchy, _)| *hierarchy == wanted).map(|(_, path)| steps_up(path))
+    };
+    let mut below = hierarchies(of_init).filter(|(_, path)| steps_up(path) > 0).peekable();
+    below.peek().is_some()
+        && below.all(|(hierarchy, path)| steps(hierarchy, groups).is_some_and(|steps| steps < steps_up(path)))
 }
 
 /// The lines of a `cgroup` file: `0::/path`, or `4:memory:/path` before version 2.
@@ -379,6 +387,10 @@ mod tests {
         let init = "4:memory:/\n0::/../../init.scope\n";
         check(&java, Process::in_group("4:memory:/\n0::/../../user.slice\n", init), Some("java"));
         check(&java, Process::in_group("4:memory:/\n0::/../pod1\n", init), None);
+        // The reader shares a memory group with a service of the host.
+        let init = "4:memory:/../..\n0::/../../init.scope\n";
+        check(&java, Process::in_group("4:memory:/\n0::/../../user.slice\n", init), Some("java"));
+        check(&java, Process::in_group("4:memory:/../pod1\n0::/../pod1\n", init), None);
     }
 
     proptest! {

@@ -123,7 +123,7 @@ async fn start_agent(stage: &mut Stage<'_>, name: &str) -> Result<()> {
         text(kubeconfig(stage.plane.workload(), name, &token)?),
         "--machine-id-path".to_owned(),
         text(machine_id),
-        "--listen-address=127.0.0.1:0".to_owned(),
+        "--health-port=0".to_owned(),
     ];
     stage.plane.run(name, &program(stage.plane, AGENT), &args)?;
     let log = folder(stage.plane).join("logs").join(format!("{name}.log"));

@@ -5,7 +5,6 @@
     clippy::panic,
     reason = "helpers of tests: the line that fails is the message"
 )]
-#![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses its own part of the helpers")]
 
 use std::ffi::OsStr;
 use std::fs;
@@ -66,7 +65,7 @@ pub(crate) struct Agent {
 
 /// Ends the agent when nobody holds the other end of its input any more.
 const WRAPPER: &str = r#"folder=$1; shift
-"$@" </dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
+"$@" </dev/null >/dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
 cat >/dev/null; kill -9 "$!" 2>/dev/null; wait"#;
 
 pub(crate) fn binary() -> &'static str {
@@ -100,7 +99,7 @@ impl Agent {
             .args(["-c", WRAPPER, "agent"])
             .arg(folder.path())
             .args(prefix)
-            .args([binary(), "--listen-address=127.0.0.1:0"])
+            .args([binary(), "--health-port=0"])
             .args(args)
             .stdin(Stdio::piped())
             .spawn()
@@ -197,18 +196,22 @@ pub(crate) fn run_agent(prefix: &[&str], args: &[&str]) -> (Option<i32>, String)
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
+/// The program `sleep`.
+pub(crate) fn sleep() -> Vec<u8> {
+    let found = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| Path::new(path).exists());
+    fs::read(found.unwrap()).unwrap()
+}
+
 /// A program on disk, with a name of its own.
 pub(crate) struct Program {
-    folder: TempDir,
+    _folder: TempDir,
     path: PathBuf,
 }
 
 impl Program {
     /// A copy of `sleep`.
     pub(crate) fn sleeper(name: impl AsRef<OsStr>) -> Self {
-        let sleep =
-            ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| Path::new(path).exists()).unwrap();
-        Self::new(name.as_ref(), &fs::read(sleep).unwrap())
+        Self::new(name.as_ref(), &sleep())
     }
 
     /// A script, which waits for the end of its input.
@@ -221,7 +224,7 @@ impl Program {
         let path = folder.path().join(name);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { folder, path }
+        Self { _folder: folder, path }
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -3,7 +3,7 @@
 use crate::harness::{Agent, PATIENCE, Program, both, may_run, skipped, token, until};
 use crate::{alone, beside_others};
 use fivespot_agent::connector::{Connector, Settings};
-use fivespot_agent::detector::{Choice, Detector, Orders, Report, look_once};
+use fivespot_agent::detector::{self, Choice, Detector, Orders, Report, look_once};
 use fivespot_agent::metrics::Metrics;
 use fivespot_agent::source::{Hint, Kind, Lost, Source};
 use fivespot_agent::wire::{self, Ask, Event, PROC};
@@ -80,9 +80,13 @@ impl Silence {
         None
     }
 
-    /// Takes it so far down that a new subscription does not bring it back.
-    fn deepen(&self) {
-        (0..50).for_each(|_| count_down());
+    /// The same, and so far down that a new subscription does not bring it back.
+    fn fall_deep(test: &str) -> Option<Self> {
+        let silence = Self::fall(test)?;
+        for _ in 0..50 {
+            count_down();
+        }
+        Some(silence)
     }
 }
 
@@ -147,6 +151,10 @@ fn after_an_overflow_all_is_drained_and_what_was_lost_is_found_by_a_scan() {
     });
 }
 
+fn orders(pattern: &str) -> Orders {
+    Orders { patterns: Patterns::new(&[pattern], &[]), interval: Duration::from_millis(250) }
+}
+
 #[test]
 fn a_detector_that_lost_events_looks_at_everything() {
     let test = "a_detector_that_lost_events_looks_at_everything";
@@ -157,22 +165,15 @@ fn a_detector_that_lost_events_looks_at_everything() {
     let mut registry = prometheus_client::registry::Registry::default();
     let metrics = Metrics::new(&mut registry);
     let (tell, reports) = mpsc::channel();
-    let settings = fivespot_agent::detector::Settings {
-        proc_root: "/proc".into(),
-        choice: Choice::Only(Kind::Netlink),
-        connector: Settings { receive_bytes: 4096, ..Settings::default() },
-    };
+    let mut settings = detector::Settings::new("/proc".into(), Choice::Only(Kind::Netlink));
+    settings.connector.receive_bytes = 4096;
     let detector = Detector::start(settings, metrics, move |report| drop(tell.send(report))).unwrap();
     let token = token();
-    let orders = |pattern: &str| Orders {
-        patterns: Patterns::new(&[pattern], &[]),
-        interval: Duration::from_millis(250),
-    };
     detector.order(Some(orders(&token)));
     let lost = || {
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text.contains("fivespot_agent_scans_total{cause=\"loss\"}")
+        let mut metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut metrics, &registry).unwrap();
+        metrics.contains("fivespot_agent_scans_total{cause=\"loss\"}")
     };
     let storm = "i=0; while [ $i -lt 200 ]; do /bin/true; i=$((i+1)); done";
     let began = Instant::now();
@@ -180,7 +181,9 @@ fn a_detector_that_lost_events_looks_at_everything() {
         assert!(began.elapsed() < PATIENCE, "no overflow");
         let storms: Vec<_> =
             (0..8).map(|_| Command::new("sh").args(["-c", storm]).spawn().unwrap()).collect();
-        storms.into_iter().for_each(|mut storm| drop(storm.wait()));
+        for mut storm in storms {
+            storm.wait().unwrap();
+        }
     }
     let program = Program::sleeper(&token);
     let _running = program.run();
@@ -218,8 +221,7 @@ fn a_subscription_that_cannot_be_had_again_is_replaced_by_polling() {
     }
     let (first, second) = (token(), token());
     let agent = Agent::try_out(&both(&[&first, &second]), "auto");
-    let Some(silence) = Silence::fall(test) else { return };
-    silence.deepen();
+    let Some(_silence) = Silence::fall_deep(test) else { return };
     let program = Program::sleeper(&first);
     let _running = program.run();
     agent.sees(&first);
@@ -231,6 +233,36 @@ fn a_subscription_that_cannot_be_had_again_is_replaced_by_polling() {
 }
 
 #[test]
+fn polling_ends_when_the_kernel_tells_again() {
+    let test = "polling_ends_when_the_kernel_tells_again";
+    let _alone = alone();
+    if !works(test) {
+        return;
+    }
+    let Some(silence) = Silence::fall_deep(test) else { return };
+    let mut registry = prometheus_client::registry::Registry::default();
+    let metrics = Metrics::new(&mut registry);
+    let uses = |kind: &str| {
+        let mut metrics = String::new();
+        prometheus_client::encoding::text::encode(&mut metrics, &registry).unwrap();
+        metrics.contains(&format!("fivespot_agent_detector{{kind=\"{kind}\"}} 1"))
+    };
+    let mut settings = detector::Settings::new("/proc".into(), Choice::Auto);
+    settings.retry = Duration::from_millis(500);
+    let (tell, reports) = mpsc::channel();
+    let detector = Detector::start(settings, metrics, move |report| drop(tell.send(report))).unwrap();
+    let token = token();
+    detector.order(Some(orders(&token)));
+    until("it polls", || uses("poll"));
+    drop(silence);
+    until("it listens", || uses("netlink"));
+    let program = Program::sleeper(&token);
+    let _running = program.run();
+    let Report::Seen(sighting) = reports.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };
+    assert_eq!(*sighting.pattern, *token);
+}
+
+#[test]
 fn a_forced_subscription_that_is_lost_for_good_ends_the_agent() {
     let test = "a_forced_subscription_that_is_lost_for_good_ends_the_agent";
     let _alone = alone();
@@ -238,9 +270,13 @@ fn a_forced_subscription_that_is_lost_for_good_ends_the_agent() {
         return;
     }
     let agent = Agent::try_out(&both(&[&token()]), "netlink");
-    let Some(silence) = Silence::fall(test) else { return };
-    silence.deepen();
-    until("it says why", || agent.log().contains("--detector=netlink cannot work here"));
+    let Some(_silence) = Silence::fall_deep(test) else { return };
+    let why = "--detector=netlink cannot work here";
+    let began = Instant::now();
+    while !agent.log().contains(why) {
+        assert!(began.elapsed() < PATIENCE, "{}\n{}", agent.log(), agent.http("/metrics").1);
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]

@@ -2,10 +2,14 @@
 
 use crate::beside_others;
 use crate::harness::{
-    Agent, DETECTORS, Program, QUIET, Running, both, may_run, run_agent, skipped, token, until,
+    Agent, DETECTORS, Program, QUIET, Running, both, may_run, run_agent, skipped, sleep, token, until,
 };
 use std::ffi::OsStr;
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -79,6 +83,35 @@ fn a_shell_that_becomes_the_program_is_found() {
     });
 }
 
+/// Tests run in threads that are not the first of their process, so this very test can play the process too.
+#[test]
+fn a_thread_that_becomes_the_program_is_found() {
+    const PROGRAM: &str = "FIVESPOT_TEST_PROGRAM";
+    if let Some(program) = std::env::var_os(PROGRAM) {
+        std::thread::sleep(Duration::from_millis(400));
+        panic!("{}", Command::new(program).arg("60").exec());
+    }
+    let token = token();
+    let program = Program::sleeper(&token);
+    let this = "found::a_thread_that_becomes_the_program_is_found";
+    check("a_thread_that_becomes_the_program_is_found", &token, &both(&[&token]), || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        Running::start(command.args(["--exact", this, "--nocapture"]).env(PROGRAM, program.path()))
+    });
+}
+
+#[test]
+fn a_program_that_is_in_memory_alone_is_found() {
+    let token = token();
+    let memory = rustix::fs::memfd_create("plain", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let mut memory = std::fs::File::from(memory);
+    memory.write_all(&sleep()).unwrap();
+    let path = format!("/proc/{}/fd/{}", std::process::id(), memory.as_raw_fd());
+    check("a_program_that_is_in_memory_alone_is_found", &token, &by_line(&token), || {
+        Running::start(Command::new(&path).arg0(&token).arg("60"))
+    });
+}
+
 #[test]
 fn a_process_that_takes_another_name_is_found() {
     let token = token();
@@ -130,13 +163,14 @@ fn what_runs_already_is_found_at_the_start() {
     let _listeners = beside_others();
     let token = token();
     let program = Program::sleeper(&token);
-    let _running = program.run();
-    until("the program runs", || {
-        std::fs::read_to_string(format!("/proc/{}/comm", _running.pid()))
-            .is_ok_and(|name| name.trim() == token)
-    });
+    let running = program.run();
+    let comm = format!("/proc/{}/comm", running.pid());
+    until("the program runs", || std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() == token));
     for detector in DETECTORS {
-        Agent::try_out(&both(&[&token]), detector).sees(&token);
+        let agent = Agent::try_out(&both(&[&token]), detector);
+        agent.sees(&token);
+        // And not only by the scan that comes every ten seconds.
+        assert_eq!(agent.metric("fivespot_agent_scans_total{cause=\"interval\"}"), 0);
     }
 }
 
@@ -248,6 +282,71 @@ fn in_a_storm_every_program_is_found() {
         }
         drop(storms);
     }
+}
+
+/// A control group with a twentieth of a processor, which goes with this value.
+struct Throttle(PathBuf);
+
+impl Throttle {
+    fn new() -> std::io::Result<Self> {
+        let v1 = Path::new("/sys/fs/cgroup/cpu");
+        if v1.join("cpu.cfs_quota_us").exists() || v1.join("cgroup.procs").exists() {
+            let this = Self(v1.join(token()));
+            std::fs::create_dir(&this.0)?;
+            std::fs::write(this.0.join("cpu.cfs_period_us"), "100000")?;
+            std::fs::write(this.0.join("cpu.cfs_quota_us"), "5000")?;
+            return Ok(this);
+        }
+        let v2 = Path::new("/sys/fs/cgroup");
+        std::fs::write(v2.join("cgroup.subtree_control"), "+cpu")?;
+        let this = Self(v2.join(token()));
+        std::fs::create_dir(&this.0)?;
+        std::fs::write(this.0.join("cpu.max"), "5000 100000")?;
+        Ok(this)
+    }
+}
+
+impl Drop for Throttle {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn with_hardly_any_processor_a_program_of_an_instant_is_found_in_a_storm() {
+    let test = "with_hardly_any_processor_a_program_of_an_instant_is_found_in_a_storm";
+    if !may_run(test) {
+        return;
+    }
+    let _listeners = beside_others();
+    let throttle = match Throttle::new() {
+        Ok(throttle) => throttle,
+        Err(error) => return skipped(test, &format!("no processor quota can be set: {error}")),
+    };
+    let tokens: Vec<String> = (0..5).map(|_| token()).collect();
+    let patterns: Vec<&str> = tokens.iter().map(String::as_str).collect();
+    let programs: Vec<Program> = tokens.iter().map(Program::sleeper).collect();
+    let agent = Agent::try_out(&by_name_all(&patterns), "netlink");
+    for thread in std::fs::read_dir(format!("/proc/{}/task", agent.pid())).unwrap() {
+        let thread = thread.unwrap().file_name().into_encoded_bytes();
+        std::fs::write(throttle.0.join("tasks"), &thread)
+            .or_else(|_| std::fs::write(throttle.0.join("cgroup.procs"), agent.pid().to_string()))
+            .unwrap();
+    }
+    let storm = Running::start(Command::new("sh").args(["-c", "while :; do /bin/true; done"]));
+    for (token, program) in tokens.iter().zip(&programs) {
+        let running = program.run_for("0.6");
+        std::thread::sleep(Duration::from_millis(700));
+        drop(running);
+        until(&format!("{token} is seen"), || agent.has_seen(token));
+    }
+    drop(storm);
+    drop(agent);
 }
 
 fn by_name_all(patterns: &[&str]) -> String {

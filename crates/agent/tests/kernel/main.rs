@@ -1,5 +1,7 @@
 //! The agent on the real kernel, as root. What a kernel does not have is said to be skipped.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+
 #[path = "../harness/mod.rs"]
 mod harness;
 
@@ -8,15 +10,23 @@ mod found;
 mod namespaces;
 mod pods;
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::fs::File;
 
-/// The count of listeners is one for the whole kernel: who takes it down must be alone.
-static LISTENERS: RwLock<()> = RwLock::new(());
-
-fn beside_others() -> RwLockReadGuard<'static, ()> {
-    LISTENERS.read().unwrap_or_else(PoisonError::into_inner)
+/// The count of listeners is one for the whole kernel: who takes it down must be alone, also among the tests of other
+/// checkouts. The lock goes with the file.
+fn beside_others() -> File {
+    let file = lock_file();
+    file.lock_shared().unwrap();
+    file
 }
 
-fn alone() -> RwLockWriteGuard<'static, ()> {
-    LISTENERS.write().unwrap_or_else(PoisonError::into_inner)
+fn alone() -> File {
+    let file = lock_file();
+    file.lock().unwrap();
+    file
+}
+
+fn lock_file() -> File {
+    let path = std::env::temp_dir().join("fivespot-listeners.lock");
+    File::open(&path).or_else(|_| File::create(&path)).unwrap()
 }

@@ -25,10 +25,8 @@ fn check(test: &str, prefix: &[&str], cause: &str) {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("c.toml");
     std::fs::write(&config, both(&["zq-nothing"])).unwrap();
-    let (code, said) = run_agent(
-        prefix,
-        &["--config", config.to_str().unwrap(), "--detector=netlink", "--listen-address=127.0.0.1:0"],
-    );
+    let (code, said) =
+        run_agent(prefix, &["--config", config.to_str().unwrap(), "--detector=netlink", "--health-port=0"]);
     assert_eq!(code, Some(2), "{said}");
     assert!(said.contains("--detector=netlink cannot work here") && said.contains(cause), "{said}");
 }
@@ -68,6 +66,21 @@ fn without_the_network_of_the_host_polling_takes_over() {
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert_eq!(warnings(&agent.log()), 1, "{}", agent.log());
+}
+
+#[test]
+fn without_the_processes_of_the_host_a_poll_says_what_it_does_not_see() {
+    let test = "without_the_processes_of_the_host_a_poll_says_what_it_does_not_see";
+    let prefix = ["unshare", "-p", "-f", "--kill-child", "--mount-proc"];
+    if !may_run(test) || !can(test, &prefix) {
+        return;
+    }
+    let agent = Agent::try_out_by(&prefix, &both(&["zq-nothing"]), "poll");
+    assert!(
+        agent.log().contains("only its own processes are seen; in a pod, set hostPID: true"),
+        "{}",
+        agent.log()
+    );
 }
 
 #[test]

@@ -7,6 +7,8 @@ mod audit;
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../harness/proxy.rs"]
+mod proxy;
 #[path = "../harness/wall_clock.rs"]
 mod wall_clock;
 #[expect(dead_code, reason = "other tests use the rest of it")]
@@ -15,6 +17,7 @@ mod worlds;
 
 mod chaos;
 mod clock;
+mod ejected;
 mod process;
 mod refused;
 mod rights;

@@ -3,8 +3,10 @@
 use crate::audit::requests;
 use crate::harness::{CLOSED, Controller, OPEN, World, is};
 use crate::{end, plane, worlds};
-use fivespot_testenv::{AuditEntry, ControlPlane};
+use fivespot_testenv::{AuditEntry, ControlPlane, eventually};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -94,6 +96,7 @@ async fn live(world: &World) {
         world.until_phase(machine, "Active").await;
         world.pod(machine, machine, |_| {}).await;
     }
+    taken_back(world).await;
     world.close("graceful").await;
     world.patch("killed", json!({"spec": {"killSwitch": true}})).await;
     world.delete("deleted", &DeleteParams::default()).await;
@@ -106,6 +109,26 @@ async fn live(world: &World) {
     for machine in ["rest", "graceful", "killed", "deleted"] {
         world.nothing_is_left(machine).await;
     }
+}
+
+/// Its agent is told, told otherwise and let go.
+async fn taken_back(world: &World) {
+    world.create("asked", OPEN, |spec| spec["killIfCommands"] = json!(["idea"])).await;
+    world.until_phase("asked", "Active").await;
+    let node = world.hosts.node_name("asked");
+    let config = format!("reclaim-agent-{node}");
+    let configs: Api<ConfigMap> = Api::namespaced(world.workload.clone(), "5spot-system");
+    eventually("the agent is told", async || configs.get_opt(&config).await.unwrap().is_some()).await;
+    world.patch("asked", json!({"spec": {"killIfCommands": ["idea", "java"]}})).await;
+    eventually("the agent is told otherwise", async || {
+        configs.get(&config).await.unwrap().data.unwrap()["reclaim.toml"].contains("java")
+    })
+    .await;
+    world
+        .patch("asked", json!({"metadata": {"annotations": {"5spot.finos.org/reclaim-requested": "true"}}}))
+        .await;
+    world.until_phase("asked", "Disabled").await;
+    world.nothing_is_left("asked").await;
 }
 
 /// An object as the ScheduledMachine of this name would have it, which belongs to `owner` if given.

@@ -22,6 +22,7 @@ mod made;
 mod nodes;
 mod others;
 mod paused;
+mod programs;
 mod reclaimed;
 mod reopened;
 mod taints;
@@ -34,6 +35,7 @@ const VERSION: &str = "v1beta2";
 /// Those that take longest come first.
 fn all() -> Vec<Scenario> {
     let modules = [
+        programs::SCENARIOS,
         others::SCENARIOS,
         reclaimed::SCENARIOS,
         deleted::SCENARIOS,

@@ -29,7 +29,7 @@ scenarios![
     a_spec_that_cannot_be_read_does_not_stop_it,
 ];
 
-pub(crate) const REQUESTED: &str = "5spot.finos.org/reclaim-requested";
+const REQUESTED: &str = "5spot.finos.org/reclaim-requested";
 const REASON: &str = "5spot.finos.org/reclaim-reason";
 const REQUESTED_AT: &str = "5spot.finos.org/reclaim-requested-at";
 const LABEL: &str = "5spot.finos.org/reclaim-agent";
@@ -42,12 +42,12 @@ fn programs(spec: &mut Value) {
 
 impl World {
     /// A machine in its window whose agent is armed.
-    async fn lend_armed(&self, name: &str) {
+    pub(crate) async fn lend_armed(&self, name: &str) {
         self.lend(name, programs).await;
         self.until_armed(name).await;
     }
 
-    async fn until_armed(&self, name: &str) {
+    pub(crate) async fn until_armed(&self, name: &str) {
         let uid = self.uid(name).await;
         eventually("the agent is armed", async || {
             self.node_annotation(name, ARMED_FOR).await.as_deref() == Some(uid.as_str())
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// Waits until the machine is with its owner, and looks at everything that must be so then.
-    async fn until_taken_back(&self, name: &str) -> ScheduledMachine {
+    pub(crate) async fn until_taken_back(&self, name: &str) -> ScheduledMachine {
         let machine = self.until_phase(name, "Disabled").await;
         self.nothing_is_left(name).await;
         let reclaim = machine.status.as_ref().unwrap().reclaim.clone().unwrap();
@@ -76,7 +76,7 @@ impl World {
         Api::namespaced(self.workload.clone(), "5spot-system")
     }
 
-    async fn tells_agent(&self, name: &str) -> bool {
+    pub(crate) async fn tells_agent(&self, name: &str) -> bool {
         let config = format!("reclaim-agent-{}", self.hosts.node_name(name));
         self.configs().get_opt(&config).await.unwrap().is_some()
     }
@@ -98,7 +98,7 @@ impl World {
     }
 
     /// What the controller wrote to either cluster about this machine, in the order of the API servers' clocks.
-    fn writes(&self, name: &str, since: Timestamp) -> Vec<AuditEntry> {
+    pub(crate) fn writes(&self, name: &str, since: Timestamp) -> Vec<AuditEntry> {
         let (node, config) =
             (self.hosts.node_name(name), format!("reclaim-agent-{}", self.hosts.node_name(name)));
         let of_machine = |it: &AuditEntry| it.namespace == self.namespace && it.name == name;
@@ -119,7 +119,7 @@ impl World {
 }
 
 /// One write in a word.
-fn step(entry: &AuditEntry) -> String {
+pub(crate) fn step(entry: &AuditEntry) -> String {
     let resource = match (entry.resource.as_str(), entry.subresource.as_str()) {
         (resource, "") => resource.to_owned(),
         (resource, sub) => format!("{resource}/{sub}"),

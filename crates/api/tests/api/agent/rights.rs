@@ -34,7 +34,6 @@ async fn an_agent_reads_what_to_look_for_and_its_node() {
     let in_system = |kind: &str| Deed::List(format!("/api/v1/namespaces/{SYSTEM_NAMESPACE}/{kind}"));
     let machines = format!("/apis/5spot.finos.org/v1alpha1/namespaces/{namespace}/scheduledmachines");
     let attempts = [
-        attempt("list Nodes", list("/api/v1/nodes"), "cannot list resource \"nodes\""),
         attempt("list all ConfigMaps", list("/api/v1/configmaps"), "cannot list resource \"configmaps\""),
         attempt(
             "list ConfigMaps elsewhere",
