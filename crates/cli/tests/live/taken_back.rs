@@ -4,6 +4,7 @@ use crate::{check, from_root, machine, run, start};
 use expect_test::expect;
 use fivespot_testenv::{Behaviour, ControlPlane, Core, Hosts, build_programs, create_cluster};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A control plane with the controller, and hosts that join.
 struct World {
+    controller: PathBuf,
     plane: ControlPlane,
     hosts: Hosts,
 }
@@ -21,17 +23,26 @@ impl World {
         // Cargo does not build the programs of another package for these tests.
         let programs = build_programs(&from_root(""), &["5spot-controller"]).unwrap();
         let plane = start().await;
-        let kubeconfig = plane.management().kubeconfig_path().to_string_lossy().into_owned();
         let world = Self {
+            controller: programs.join("5spot-controller"),
             hosts: Hosts::start(&plane, "default", Core::Played, Behaviour::default()).await.unwrap(),
             plane,
         };
         world.kubectl(&["apply", "-f", from_root("deploy/namespace.yaml").to_str().unwrap()]);
         create_cluster(&world.plane, "default", "lab").await.unwrap();
-        let args = ["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0", "--kubeconfig"];
-        let args: Vec<String> = args.into_iter().chain([kubeconfig.as_str()]).map(str::to_owned).collect();
-        world.plane.run("controller", &programs.join("5spot-controller"), &args).unwrap();
+        world.start_controller();
         world
+    }
+
+    /// One that takes over soon from one that was killed.
+    fn start_controller(&self) {
+        let kubeconfig = self.plane.management().kubeconfig_path().to_str().unwrap();
+        let args =
+            ["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0", "--kubeconfig", kubeconfig];
+        let lease =
+            ["--lease-duration-secs=3", "--lease-renew-deadline-secs=2", "--lease-retry-period-secs=1"];
+        let args: Vec<String> = args.into_iter().chain(lease).map(str::to_owned).collect();
+        self.plane.run("controller", &self.controller, &args).unwrap();
     }
 
     fn kubectl(&self, args: &[&str]) -> String {
@@ -243,7 +254,16 @@ fn put_back_by_a_tool(world: &World) {
     assert!(is_held(&world.read("desk")["status"]), "it is still held");
 }
 
+/// A request by hand that nobody has answered yet would begin anew: it goes with the hold.
 fn resumed(world: &World) {
+    world.plane.stop("controller").unwrap();
+    let asked = [
+        "reclaim-requested=true",
+        "reclaim-reason=by-hand: no, wait",
+        "reclaim-requested-at=2026-11-16T00:00:00Z",
+    ];
+    let asked = asked.map(|it| format!("5spot.finos.org/{it}"));
+    world.kubectl(&["annotate", "sm", "desk", &asked[0], &asked[1], &asked[2]]);
     world.check(&["resume", "desk"], &expect![[r#"
         default/desk: lent again by its schedule
 
@@ -254,6 +274,14 @@ fn resumed(world: &World) {
         next its window is open: it joins now
         exit 0
     "#]]);
+    let desk = world.read("desk");
+    let annotations = desk["metadata"]["annotations"].as_object().unwrap();
+    assert!(
+        !annotations.keys().any(|name| name.contains("reclaim-re")),
+        "nothing is asked any more: {annotations:?}"
+    );
+    assert_eq!(annotations["5spot.finos.org/resume"], desk["status"]["reclaim"]["id"]);
+    world.start_controller();
     world.until_phase("desk", "Active");
     assert_eq!(world.read("desk")["status"]["reclaim"]["hold"], false);
     world.check(
@@ -326,7 +354,6 @@ fn under_way(world: &World) {
     let words: Vec<_> =
         said["steps"].as_array().unwrap().iter().map(|it| it["step"].as_str().unwrap()).collect();
     assert_eq!(words, ["Accepted", "PodsGone", "MachineDeleted", "ScheduleDisabled", "Disabled"]);
-    // A request by hand that still stands would begin anew.
     let output = run(&world.plane, &["resume", "desk", "-o", "json"]);
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&said["outcome"], &said["reclaim"]["reason"]), (&json!("Resumed"), &json!("by-hand: again")));
