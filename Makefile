@@ -62,7 +62,7 @@ cluster: ## Run a real control plane until Ctrl-C; TWO=1 for a workload cluster 
 	@$(XTASK) cluster $(if $(TWO),--two) $(if $(PORT),--port $(PORT))
 
 .PHONY: demo
-demo: ## Watch a machine join, take a pod and leave by the clock, on a real control plane, until Ctrl-C
+demo: ## Watch a machine leave by the clock, and at once for its owner, on a real control plane, until Ctrl-C
 	@$(XTASK) demo $(if $(TWO),--two) $(if $(PORT),--port $(PORT))
 
 .PHONY: codegen

@@ -1,21 +1,25 @@
-//! What a newcomer sees first: a machine that joins, takes a pod and leaves by the clock, on a real control plane with
-//! the real Cluster API. Only the host itself is played.
+//! What a newcomer sees first, on a real control plane with the real Cluster API. Only the host itself is played.
+//!
+//! Two acts: a machine that joins, takes a pod and leaves by the clock; and one whose owner comes back early ([`eject`]).
+
+mod eject;
 
 use crate::root;
 use anyhow::{Context, Result, bail};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{Behaviour, ControlPlane, Core, Hosts, create_cluster};
+use fivespot_testenv::{Behaviour, Cluster, ControlPlane, Core, Hosts, build_programs, create_cluster};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
+/// What is built for it, and can be called in it.
+const PROGRAMS: [&str; 3] = ["5spot", "5spot-controller", "5spot-reclaim-agent"];
 /// Where the demo happens.
 const NAMESPACE: &str = "demo";
 /// The machine that comes and goes.
@@ -24,32 +28,17 @@ const MACHINE: &str = "workstation-1";
 const CLUSTER: &str = "lab";
 /// How often the world is looked at.
 const LOOK: Duration = Duration::from_millis(100);
-/// A whole life takes a minute and a half.
+/// The first act takes a minute and a half, the second less.
 const PATIENCE: Duration = Duration::from_mins(4);
 
 /// Builds the programs and applies everything to the management cluster, saying what it does.
 pub(crate) fn install(plane: &ControlPlane) -> Result<()> {
-    println!("building 5spot and 5spot-controller");
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let built = Command::new(cargo)
-        .args([
-            "build",
-            "--locked",
-            "--quiet",
-            "--package",
-            "fivespot-cli",
-            "--package",
-            "fivespot-controller",
-        ])
-        .current_dir(root())
-        .status()
-        .context("run cargo")?;
-    if !built.success() {
-        bail!("the programs could not be built");
-    }
+    println!("building {}", PROGRAMS.join(", "));
+    let programs = build_programs(&root(), &PROGRAMS)?;
     let folder = folder(plane);
-    for name in ["5spot", "5spot-controller"] {
-        symlink(program(name)?, folder.join("bin").join(name)).with_context(|| format!("link {name}"))?;
+    for name in PROGRAMS {
+        let (program, link) = (programs.join(name), folder.join("bin").join(name));
+        symlink(program, link).with_context(|| format!("link {name}"))?;
     }
 
     println!("installing 5-Spot (deploy/)");
@@ -59,6 +48,7 @@ pub(crate) fn install(plane: &ControlPlane) -> Result<()> {
     // There is no kubelet here that could run it: the controller is a process of this machine.
     kubectl(&["-n", "5spot-system", "scale", "deployment", "5spot-controller", "--replicas=0"])?;
     kubectl(&["apply", "-k", &path("deploy/workload")])?;
+    plane.kubectl(plane.workload(), &["apply", "--server-side", "-k", &path("deploy/node-agent")], "")?;
     kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
     kubectl(&["create", "namespace", NAMESPACE])?;
     for namespace in ["default", NAMESPACE] {
@@ -67,11 +57,7 @@ pub(crate) fn install(plane: &ControlPlane) -> Result<()> {
 
     println!("starting the controller");
     let token = kubectl(&["-n", "5spot-system", "create", "token", "5spot-controller", "--duration=24h"])?;
-    let mut config: serde_json::Value =
-        serde_json::from_str(&kubectl(&["config", "view", "--raw", "-o", "json"])?)?;
-    config["users"][0]["user"] = json!({"token": token.trim()});
-    let kubeconfig = folder.join("controller.kubeconfig");
-    std::fs::write(&kubeconfig, config.to_string()).context("write the controller's kubeconfig")?;
+    let kubeconfig = kubeconfig(plane.management(), "controller", token.trim())?;
     let args = [
         "--kubeconfig".to_owned(),
         kubeconfig.to_string_lossy().into_owned(),
@@ -79,54 +65,89 @@ pub(crate) fn install(plane: &ControlPlane) -> Result<()> {
         "--health-port=0".to_owned(),
         "--metrics-port=0".to_owned(),
     ];
-    plane.run("controller", &program("5spot-controller")?, &args)?;
+    plane.run("controller", &program(plane, "5spot-controller"), &args)?;
 
     println!("applying examples/");
     print!("{}", kubectl(&["apply", "-f", &path("examples")])?);
     Ok(())
 }
 
+/// Writes the kubeconfig of somebody who has nothing but a token, beside that of the administrator.
+fn kubeconfig(cluster: &Cluster, name: &str, token: &str) -> Result<PathBuf> {
+    let admin = std::fs::read_to_string(cluster.kubeconfig_path()).context("read the kubeconfig")?;
+    let mut config: Value = serde_saphyr::from_str(&admin).context("read the kubeconfig")?;
+    config["users"][0]["user"] = json!({"token": token});
+    let file = cluster.kubeconfig_path().with_file_name(format!("{name}.kubeconfig"));
+    std::fs::write(&file, config.to_string()).with_context(|| format!("write {}", file.display()))?;
+    Ok(file)
+}
+
 fn folder(plane: &ControlPlane) -> PathBuf {
     plane.management().kubeconfig_path().with_file_name("")
 }
 
-/// A program of ours, which stands beside this one.
-fn program(name: &str) -> Result<PathBuf> {
-    Ok(std::env::current_exe().context("find this program")?.with_file_name(name))
+/// A program of ours.
+fn program(plane: &ControlPlane, name: &str) -> PathBuf {
+    folder(plane).join("bin").join(name)
 }
 
-/// Lends a machine for a minute and tells what happens to it.
+/// Lends a machine for a minute and tells what happens to it; then its owner comes back early.
 pub(crate) async fn show(plane: &ControlPlane) -> Result<()> {
     let management = plane.management().client().await?;
+    let workload = plane.workload().client().await?;
     create_cluster(plane, NAMESPACE, CLUSTER).await?;
-    let _hosts = Hosts::start(plane, NAMESPACE, Core::Real, Behaviour::default()).await?;
+    let hosts = Hosts::start(plane, NAMESPACE, Core::Real, Behaviour::default()).await?;
     put_up_pod(plane).await?;
+    let machines: Api<ScheduledMachine> = Api::namespaced(management.clone(), NAMESPACE);
+    let teller = Teller::new(management, workload.clone());
+    let mut stage = Stage { plane, hosts, machines, workload, teller };
 
     let window = Window::soon(Timestamp::now());
     println!("\n{MACHINE} is lent for one minute, {} to {}", clock(window.opens), clock(window.closes));
     println!("other terminal: 5spot get -n {NAMESPACE} --watch    5spot explain -n {NAMESPACE} {MACHINE}\n");
-    let machines: Api<ScheduledMachine> = Api::namespaced(management.clone(), NAMESPACE);
     let machine: ScheduledMachine = serde_json::from_value(scheduled_machine(&window))?;
-    machines.create(&kube::api::PostParams::default(), &machine).await.context("create the machine")?;
+    stage.machines.create(&PostParams::default(), &machine).await.context("create the machine")?;
+    stage.until_phase("Active").await?;
+    stage.until_phase("Inactive").await?;
+    println!("\nthe machine is back with its owner");
 
-    let mut teller = Teller::new(management, plane.workload().client().await?);
-    let began = Instant::now();
-    let mut was_active = false;
-    loop {
-        plane.check_program("controller")?;
-        let phase = teller.look().await?;
-        was_active |= phase == "Active";
-        if was_active && phase == "Inactive" {
-            break;
-        }
-        if began.elapsed() > PATIENCE {
-            bail!("the machine has not come back; see the logs in {}", folder(plane).join("logs").display());
-        }
-        tokio::time::sleep(LOOK).await;
-    }
-    println!("\nthe machine is back with its owner; the cluster stays until Ctrl-C");
-    // The hosts stay with it, for whoever opens the window again.
+    eject::show(&mut stage).await?;
+    println!("\nthe cluster stays until Ctrl-C");
+    // The hosts stay with it, for whoever changes the schedule.
     std::future::pending().await
+}
+
+/// Everything an act is played with.
+struct Stage<'a> {
+    plane: &'a ControlPlane,
+    hosts: Hosts,
+    machines: Api<ScheduledMachine>,
+    workload: Client,
+    teller: Teller,
+}
+
+impl Stage<'_> {
+    /// Tells of everything until the machine is in a phase.
+    async fn until_phase(&mut self, phase: &str) -> Result<()> {
+        self.until(phase, async |stage| Ok(stage.teller.last.0 == phase)).await
+    }
+
+    /// Tells of everything until something holds.
+    async fn until(&mut self, what: &str, mut holds: impl AsyncFnMut(&Self) -> Result<bool>) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            self.plane.check_program("controller")?;
+            self.teller.look().await?;
+            if holds(self).await? {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                let logs = folder(self.plane).join("logs");
+                bail!("still not {what}; see the logs in {}", logs.display());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
 }
 
 /// One minute, as cron says it.
@@ -151,7 +172,7 @@ fn clock(at: Timestamp) -> String {
     at.strftime("%H:%M:%S UTC").to_string()
 }
 
-fn scheduled_machine(window: &Window) -> serde_json::Value {
+fn scheduled_machine(window: &Window) -> Value {
     json!({
         "apiVersion": "5spot.finos.org/v1alpha1",
         "kind": "ScheduledMachine",
@@ -204,6 +225,7 @@ struct Teller {
     events: Api<Event>,
     pods: Api<Pod>,
     told: BTreeSet<String>,
+    /// Phase and message.
     last: (String, String),
 }
 
@@ -218,8 +240,7 @@ impl Teller {
         }
     }
 
-    /// One look; returns the phase.
-    async fn look(&mut self) -> Result<String> {
+    async fn look(&mut self) -> Result<()> {
         let ours = ListParams::default()
             .fields(&format!("involvedObject.kind=ScheduledMachine,involvedObject.name={MACHINE}"));
         let mut events = self.events.list(&ours).await.context("list events")?.items;
@@ -247,7 +268,7 @@ impl Teller {
             line(&now.0, &now.1);
         }
         self.last = now;
-        Ok(self.last.0.clone())
+        Ok(())
     }
 
     fn tell_once(&mut self, id: &str, what: &str, text: &str) {

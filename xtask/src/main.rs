@@ -26,7 +26,7 @@ enum Task {
     ControlPlane,
     /// Run a real Kubernetes control plane in the foreground, until Ctrl-C
     Cluster(cluster::Args),
-    /// Watch a machine join, take a pod and leave by the clock, on a real control plane, until Ctrl-C
+    /// Watch a machine leave by the clock, and at once for its owner, on a real control plane, until Ctrl-C
     Demo(cluster::Args),
     /// Write the files that are generated from code
     Codegen(codegen::Args),

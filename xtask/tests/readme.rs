@@ -1,6 +1,10 @@
 //! What the README shows is what happens: the demo is run, and its commands are run in it.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "helpers of tests: the line that fails is the message"
+)]
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -57,6 +61,18 @@ impl Demo {
         }
     }
 
+    /// What it says until a line begins so.
+    fn until(&mut self, last: &str) -> Vec<String> {
+        let mut said = Vec::new();
+        for line in self.lines.by_ref() {
+            said.push(line.unwrap());
+            if said.last().unwrap().starts_with(last) {
+                return said;
+            }
+        }
+        panic!("the demo ended before it said: {last}\n{}", said.join("\n"))
+    }
+
     fn stop(mut self) {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         assert!(self.lines.by_ref().any(|line| line.unwrap() == "stopped; nothing is left behind"));
@@ -98,11 +114,36 @@ fn the_readme_is_true_and_the_demo_comes_to_its_end() {
     let parent = tempfile::tempdir().unwrap();
     let mut demo = Demo::start(parent.path().join("demo"));
     demo.runs("README.md", 6);
-    let back =
-        |line: std::io::Result<String>| line.unwrap().starts_with("the machine is back with its owner");
-    assert!(demo.lines.by_ref().any(back), "the demo ended before its machine was back");
+    demo.until("the machine is back with its owner");
+    let eject = demo.until("the machine is lent again, and its agent finds no reason to take it back");
+    times_are_in_order(&eject);
     demo.runs("docs/machines.md", 2);
+    demo.runs("docs/get-my-machine-back.md", 2);
     demo.stop();
+}
+
+/// The table of the eject: every step is there, in its order, and the owner has waited for seconds and not for minutes.
+fn times_are_in_order(lines: &[String]) {
+    let steps = [
+        "exec",
+        "seen",
+        "annotated",
+        "accepted",
+        "pods gone",
+        "Machine deleted",
+        "schedule disabled",
+        "Disabled",
+    ];
+    let row = |line: &String| {
+        let (seconds, rest) = line.trim().split_once(" s  ")?;
+        Some((seconds.parse::<f64>().ok()?, rest.split("  ").next()?.trim().to_owned()))
+    };
+    let rows: Vec<(f64, String)> = lines.iter().filter_map(row).collect();
+    let words: Vec<&str> = rows.iter().map(|(_, word)| word.as_str()).collect();
+    assert_eq!(words, steps, "{}", lines.join("\n"));
+    assert!(rows.is_sorted_by_key(|(seconds, _)| *seconds), "{rows:?}");
+    assert!(rows.last().unwrap().0 < 30.0, "{rows:?}");
+    assert!(lines.iter().any(|line| line.starts_with("demo/workstation-1: lent again by its schedule")));
 }
 
 #[test]
@@ -119,10 +160,16 @@ fn every_make_target_that_is_named_exists() {
 
 #[test]
 fn every_link_between_documents_leads_somewhere() {
-    let mut documents =
-        ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "docs/schedules.md", "docs/machines.md"]
-            .map(|file| root().join(file))
-            .to_vec();
+    let documents = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "ARCHITECTURE.md",
+        "docs/schedules.md",
+        "docs/machines.md",
+        "docs/get-my-machine-back.md",
+        "docs/threat-model.md",
+    ];
+    let mut documents = documents.map(|file| root().join(file)).to_vec();
     documents.extend(fs::read_dir(root().join("docs/adr")).unwrap().map(|entry| entry.unwrap().path()));
     for document in documents {
         let text = fs::read_to_string(&document).unwrap();

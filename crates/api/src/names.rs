@@ -75,6 +75,9 @@ pub const AGENT_ENABLED: &str = "enabled";
 /// Namespace of our own programs, in every cluster.
 pub const SYSTEM_NAMESPACE: &str = "5spot-system";
 
+/// Field manager of the command line.
+pub const CLI: &str = "5spot-cli";
+
 /// Field manager of the reclaim agent.
 pub const AGENT: &str = "5spot-reclaim-agent";
 

@@ -1,20 +1,25 @@
-//! Commands that look at a live cluster.
+//! Commands that look at a live cluster, and the two that write to it: `reclaim` and `resume`.
 
 mod explain;
+mod follow;
 mod get;
+mod reclaim;
+mod resume;
 mod table;
 
-use anyhow::{Context, Result};
+pub(crate) use reclaim::ReclaimArgs;
+pub(crate) use resume::ResumeArgs;
+
+use crate::output::print;
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
-use fivespot_cluster::{Shell, connect};
+use fivespot_api::names::CLI;
+use fivespot_cluster::{Shell, Watched, connect};
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-
-/// Name under which the API server sees this program.
-const PROGRAM: &str = "5spot-cli";
 
 /// Which cluster, and where in it.
 #[derive(clap::Args)]
@@ -80,12 +85,60 @@ enum ExplainFormat {
     Json,
 }
 
+/// How the commands that write say what they did.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ReportFormat {
+    /// For people
+    Text,
+    /// For scripts
+    Json,
+    /// For people and scripts
+    Yaml,
+}
+
+/// What a command did, for either reader.
+struct Report {
+    text: String,
+    value: serde_json::Value,
+}
+
+impl Report {
+    fn print(&self, format: ReportFormat) -> Result<ExitCode> {
+        match format {
+            ReportFormat::Text => print(&self.text),
+            ReportFormat::Json => print(&(serde_json::to_string_pretty(&self.value)? + "\n")),
+            ReportFormat::Yaml => print(&serde_saphyr::to_string(&self.value).context("print YAML")?),
+        }
+    }
+}
+
 pub(crate) fn get(args: &GetArgs) -> Result<ExitCode> {
     runtime()?.block_on(get::run(args))
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> Result<ExitCode> {
     runtime()?.block_on(explain::run(args))
+}
+
+pub(crate) fn reclaim(args: &ReclaimArgs) -> Result<ExitCode> {
+    runtime()?.block_on(reclaim::run(args))
+}
+
+pub(crate) fn resume(args: &ResumeArgs) -> Result<ExitCode> {
+    runtime()?.block_on(resume::run(args))
+}
+
+/// A ScheduledMachine that must be there.
+async fn find(shell: &Shell, namespace: &str, name: &str) -> Result<Watched> {
+    match shell.read(Some(namespace), Some(name)).await?.pop() {
+        Some(watched) => Ok(watched),
+        None => bail!("there is no ScheduledMachine {name} in namespace {namespace}"),
+    }
+}
+
+/// The words of a request, or that it has none.
+fn why(reason: &str) -> &str {
+    if reason.is_empty() { "no reason was given" } else { reason }
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -112,6 +165,6 @@ impl Place {
         };
         config.proxy_url = None;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        Ok((Shell::glance(connect(&config, PROGRAM)?, PROGRAM).await?, namespace))
+        Ok((Shell::glance(connect(&config, CLI)?, CLI).await?, namespace))
     }
 }

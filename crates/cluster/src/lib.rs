@@ -3,7 +3,8 @@
 //! - [`Shell::observe`] turns what the watches hold, and where asked what the server itself answers, into the
 //!   [`Observed`](fivespot_core::observed::Observed) of one ScheduledMachine;
 //! - [`Shell::perform`] carries out the actions of a decision, each with the identity it was decided on, and then
-//!   writes status, once, and only if it differs.
+//!   writes status, once, and only if it differs;
+//! - [`Shell::ask_back`] and [`Shell::resume`] write what a person asks for with the command line.
 //!
 //! It holds no decision. Every call has a timeout; no call is repeated here: the next pass decides anew.
 
@@ -14,6 +15,7 @@ mod drain;
 mod error;
 mod event;
 mod gate;
+mod hand;
 mod kinds;
 mod node;
 mod observe;

@@ -214,6 +214,11 @@ impl ControlPlane {
         self.supervisor.check(name)
     }
 
+    /// Ends a program that [`ControlPlane::run`] started, and returns when it is gone.
+    pub fn stop(&self, name: &str) -> Result<(), Error> {
+        self.supervisor.kill(name)
+    }
+
     /// Runs kubectl on a cluster, with `input` on its standard input, and returns what it printed.
     pub fn kubectl(&self, cluster: &Cluster, args: &[&str], input: &str) -> Result<String, Error> {
         let what = || format!("run kubectl {}", args.join(" "));

@@ -61,6 +61,15 @@ pub enum Error {
         output: String,
     },
 
+    /// Programs of this workspace do not compile.
+    #[error("building {names} failed:\n{output}")]
+    ProgramsNotBuilt {
+        /// Which.
+        names: String,
+        /// What cargo printed.
+        output: String,
+    },
+
     /// A port that was asked for is in use.
     #[error("port {port} on 127.0.0.1 is in use: end what listens there, or choose another port")]
     PortInUse {

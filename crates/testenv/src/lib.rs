@@ -22,6 +22,7 @@ mod hosts;
 mod kubeconfig;
 mod pki;
 mod plan;
+mod programs;
 mod servers;
 mod supervisor;
 
@@ -37,4 +38,5 @@ pub use crds::{cluster_api_crds, k0smotron_crds};
 pub use error::Error;
 pub use hosts::{Behaviour, Core, Fault, Hosts};
 pub use kubeconfig::Identity;
+pub use programs::build_programs;
 pub use servers::Servers;

@@ -4,9 +4,9 @@
 //! nothing.
 
 use super::table::span;
-use super::{ExplainArgs, ExplainFormat};
+use super::{ExplainArgs, ExplainFormat, find, why};
 use crate::output::print;
-use anyhow::{Result, bail};
+use anyhow::Result;
 use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::Watched;
 use fivespot_core::drain::{Drain, Setting};
@@ -16,6 +16,7 @@ use fivespot_core::lifecycle::{Decision, Orders, Patience, decide};
 use fivespot_core::observed::{
     Access, Cluster, Machine, Needs, Node, Object, Observed, Pods, Presence, Served, Workload,
 };
+use fivespot_core::reclaim::{Reclaim, Stage};
 use fivespot_core::status::{ConditionKind, Report, report};
 use jiff::Timestamp;
 use serde_json::json;
@@ -24,10 +25,7 @@ use std::process::ExitCode;
 
 pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let (shell, namespace) = args.place.open().await?;
-    let mut found = shell.read(Some(&namespace), Some(&args.name)).await?;
-    let Some(watched) = found.pop() else {
-        bail!("there is no ScheduledMachine {} in namespace {namespace}", args.name)
-    };
+    let watched = find(&shell, &namespace, &args.name).await?;
     let now = Timestamp::now();
     let tools = GITOPS_MANAGERS.map(str::to_owned);
     let orders = watched.orders(Patience::Endless, &tools);
@@ -144,6 +142,7 @@ impl Page<'_> {
             "phaseInStatus": observed.memory.phase.map(fivespot_core::lifecycle::Phase::word),
             "message": report.message,
             "scheduled": decision.scheduled.word(),
+            "orders": self.orders_in_words(),
             "windowOpen": report.in_schedule,
             "actions": decision.actions.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "waiting": decision.waiting.as_ref().map(|it| json!({"reason": it.reason(), "message": it.to_string()})),
@@ -173,7 +172,7 @@ impl Page<'_> {
     }
 
     fn orders_in_words(&self) -> Vec<String> {
-        let Orders { deletion, kill_switch, enabled, paused, .. } = &self.orders;
+        let Orders { deletion, kill_switch, enabled, paused, reclaim: calls, .. } = &self.orders;
         let (kill_switch, enabled, paused) = (*kill_switch, *enabled, *paused);
         let mut all = Vec::new();
         let mut say = |given: bool, words: &str| {
@@ -183,7 +182,15 @@ impl Page<'_> {
         };
         say(deletion.is_some(), "the object is being deleted");
         say(kill_switch, "spec.killSwitch is true: out at once, and out it stays");
-        say(!enabled, "spec.schedule.enabled is false: out gracefully, and out it stays");
+        let last = self.observed.memory.reclaim.as_ref().filter(|last| last.stage() != Stage::Over);
+        let disabled_for_it = last.is_some() && calls.disabled_for.as_ref() == last.map(|last| &last.id);
+        if let Some(last) = last {
+            say(true, &reclaim_in_words(last, &calls.resume_command));
+        } else if let Some(request) = &calls.request {
+            say(true, &format!("asked back by hand ({}): out at once, and held", why(&request.reason)));
+        }
+        say(!enabled && disabled_for_it, "spec.schedule.enabled was set to false for that reclaim");
+        say(!enabled && !disabled_for_it, "spec.schedule.enabled is false: out gracefully, and out it stays");
         say(paused, "paused by annotation: nothing is created or deleted");
         all
     }
@@ -227,18 +234,37 @@ impl Page<'_> {
             Access::Management => "in the management cluster",
         };
         let mut all = vec![format!("{}: {ready}{cordon}; seen {through}", node.name)];
+        if let Some(request) = &node.request {
+            all.push(format!("asks for the machine: {}", why(&request.reason)));
+        }
+        let commands = &self.orders.reclaim.commands;
+        let machine = self.observed.machine.ours().map(|machine| &machine.object.uid);
+        if machine.is_some() && node.armed_for.as_ref() == machine {
+            all.push(format!("its reclaim agent is to look for {}", commands.join(", ")));
+        }
         if let (Pods::Listed(pods), Some(shutdown)) = (&node.pods, &self.observed.memory.shutdown) {
             let setting = Setting {
                 now: self.now,
                 started_at: shutdown.started_at,
                 node_ready: node.ready.status == Some(true),
-                forced: false,
+                forced: shutdown.cause.is_emergency(),
             };
             let left = Drain::plan(pods, setting).summary();
-            let left = if left.is_empty() { "nothing is left to evict".to_owned() } else { left };
+            let left = if left.is_empty() { "nothing is left that must go".to_owned() } else { left };
             all.push(format!("{} pods; {left}", pods.len()));
         }
         all
+    }
+}
+
+/// What a reclaim under way, or the hold it left, means for the machine.
+fn reclaim_in_words(reclaim: &Reclaim, resume: &str) -> String {
+    let (id, why) = (&reclaim.id, why(&reclaim.reason));
+    match reclaim.stage() {
+        Stage::UnderWay => format!("reclaim {id} ({why}) is under way: it finishes, whatever else is asked"),
+        Stage::Held | Stage::Over => format!(
+            "held by reclaim {id} ({why}): nothing is created, whatever spec.schedule.enabled says, until: {resume}"
+        ),
     }
 }
 

@@ -4,9 +4,11 @@ use super::table::{lines, span};
 use super::{Format, GetArgs};
 use crate::output::print;
 use anyhow::{Context, Result, bail};
-use fivespot_api::ScheduledMachine;
+use fivespot_api::{ScheduledMachine, ScheduledMachineStatus};
 use fivespot_cluster::{Key, Shell, Watched};
 use fivespot_core::intent::Intent;
+use fivespot_core::reclaim::{Reclaim, Stage};
+use fivespot_core::status::ConditionKind;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -115,7 +117,6 @@ impl View {
         let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
         let status = machine.status.clone().unwrap_or_default();
         let name = text(machine.metadata.name.as_deref());
-        let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
         let (window, next) = window(machine, now);
         let mut row = vec![
             name,
@@ -123,7 +124,7 @@ impl View {
             window,
             next,
             text(status.node_ref.as_ref().map(|node| node.name.as_str())),
-            text(ready.map(|ready| ready.reason.as_str())),
+            reason(&status),
         ];
         if self.namespaces {
             row.insert(0, text(machine.metadata.namespace.as_deref()));
@@ -136,6 +137,27 @@ impl View {
         }
         row
     }
+}
+
+/// Why it is as it is, in a word; if its owner took it back, also why he did.
+fn reason(status: &ScheduledMachineStatus) -> String {
+    let word = |kind: ConditionKind| {
+        let condition = status.conditions.iter().find(|condition| condition.type_ == kind.word());
+        condition.map(|condition| condition.reason.clone())
+    };
+    match stage(status) {
+        Stage::Over => word(ConditionKind::Ready).unwrap_or("-".to_owned()),
+        Stage::UnderWay | Stage::Held => {
+            let why = status.reclaim.as_ref().and_then(|reclaim| reclaim.reason.as_deref());
+            let word = word(ConditionKind::Scheduled).unwrap_or_default();
+            why.map_or(word.clone(), |why| format!("{word} ({why})"))
+        }
+    }
+}
+
+/// How far its owner is with taking it back.
+fn stage(status: &ScheduledMachineStatus) -> Stage {
+    status.reclaim.as_ref().map_or(Stage::Over, |reclaim| Reclaim::from(reclaim).stage())
 }
 
 /// Whether the window is open, and the next change that the controller will act on.
@@ -153,9 +175,11 @@ fn window(machine: &ScheduledMachine, now: Timestamp) -> (String, String) {
     let draining = status
         .and_then(|status| status.shutdown.as_ref().and(status.next_cleanup.as_ref()))
         .map(|deadline| format!("drain ends in {}", span(deadline.0.as_second() - now.as_second())));
+    let is_taken_back = status.is_some_and(|status| stage(status) == Stage::Held);
     let held = !machine.spec.schedule.enabled || machine.spec.kill_switch;
     let next = match window.until {
         _ if draining.is_some() => draining.unwrap_or_default(),
+        _ if is_taken_back => "until resumed".to_owned(),
         _ if held => "-".to_owned(),
         None => "never".to_owned(),
         Some(until) => {

@@ -1,78 +1,14 @@
-//! `5spot get` and `5spot explain` on a real API server. Whole lives are told by the tests of the controller.
+//! Commands that look, and write nothing.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
-
-use expect_test::{Expect, expect};
-use fivespot_testenv::{ClusterApi, ControlPlane, Options, create_cluster};
+use crate::{check, machine, run, start};
+use expect_test::expect;
+use fivespot_testenv::{ControlPlane, create_cluster};
 use serde_json::{Value, json};
-use std::path::Path;
-use std::process::{Command, Output};
-
-fn run(plane: &ControlPlane, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_5spot"))
-        .args(args)
-        .env("KUBECONFIG", plane.management().kubeconfig_path())
-        .output()
-        .unwrap()
-}
-
-/// Exit code and what was printed, with everything that depends on the moment taken out.
-fn check(plane: &ControlPlane, args: &[&str], expect: &Expect) {
-    let output = run(plane, args);
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    let printed =
-        format!("{}{}exit {}\n", text(&output.stdout), text(&output.stderr), output.status.code().unwrap());
-    expect.assert_eq(&timeless(&printed));
-}
-
-/// Spans of time and instants, replaced by a word; blanks that line columns up, by one.
-fn timeless(text: &str) -> String {
-    let is_span = |word: &str| {
-        word.starts_with(|c: char| c.is_ascii_digit())
-            && word.ends_with(['d', 'h', 'm', 's'])
-            && word.chars().all(|c| c.is_ascii_digit() || "dhms".contains(c))
-    };
-    let word = |word: &str| {
-        let bare = word.trim_matches(['(', ')', ',', ';']);
-        let is_instant = bare.len() > 4 && bare.ends_with('Z') && bare.contains('T');
-        if is_span(bare) || is_instant { word.replace(bare, "TIME") } else { word.to_owned() }
-    };
-    let line = |line: &str| line.split_whitespace().map(word).collect::<Vec<_>>().join(" ");
-    text.lines().map(line).collect::<Vec<_>>().join("\n") + "\n"
-}
-
-fn machine(name: &str, change: impl FnOnce(&mut Value)) -> Value {
-    let mut machine = json!({
-        "apiVersion": "5spot.finos.org/v1alpha1",
-        "kind": "ScheduledMachine",
-        "metadata": {"name": name},
-        "spec": {
-            "schedule": {"cron": "59 23 29 2 *", "timezone": "Europe/Zurich"},
-            "clusterName": "lab",
-            "bootstrapSpec": {
-                "apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2",
-                "kind": "K0sWorkerConfig",
-                "spec": {"version": "v1.34.1+k0s.0"},
-            },
-            "infrastructureSpec": {
-                "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
-                "kind": "RemoteMachine",
-                "spec": {"address": "192.0.2.1"},
-            },
-        },
-    });
-    change(&mut machine["spec"]);
-    machine
-}
 
 #[tokio::test]
 async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
-    let cluster_api = ClusterApi::Definitions;
-    let plane = ControlPlane::start(Options { cluster_api, ..Options::default() }).await.unwrap();
+    let plane = start().await;
     let kubectl = |args: &[&str], input: &str| plane.kubectl(plane.management(), args, input).unwrap();
-    let crds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
-    kubectl(&["apply", "--server-side", "-f", crds.to_str().unwrap()], "");
-    kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], "");
     check(
         &plane,
         &["get"],

@@ -1,0 +1,32 @@
+//! Programs of this workspace, for a test or a demo that needs those of another package.
+
+use crate::error::{Context, Error};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Builds programs of the workspace in `root`, and returns the folder they are in. They get the features that the whole
+/// workspace has: after `cargo test --workspace` there is nothing to build.
+pub fn build_programs(root: &Path, names: &[&str]) -> Result<PathBuf, Error> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--locked", "--quiet", "--workspace"]).current_dir(root).stdin(Stdio::null());
+    command.args(names.iter().flat_map(|name| ["--bin", name]));
+    // What cargo tells a program that it runs. Build scripts that read it would be run again, and half the world after
+    // them: ring's does.
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
+    let output = command.output().context(|| "run cargo".to_owned())?;
+    if !output.status.success() {
+        let output = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Error::ProgramsNotBuilt { names: names.join(", "), output });
+    }
+    let own = std::env::current_exe().context(|| "find this program".to_owned())?;
+    // The programs of a test are in a folder below.
+    let folder = own.parent().unwrap_or(root);
+    let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
+    Ok(folder.to_owned())
+}
