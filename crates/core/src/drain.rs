@@ -108,6 +108,7 @@ pub struct Setting {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Drain {
     pods: Vec<(Bucket, PodId)>,
+    is_forced: bool,
 }
 
 impl Drain {
@@ -115,7 +116,7 @@ impl Drain {
     pub fn plan(pods: &[Pod], setting: Setting) -> Self {
         let mut pods: Vec<_> = pods.iter().map(|pod| (bucket(pod, setting), pod.id.clone())).collect();
         pods.sort_by(|(_, a), (_, b)| a.cmp(b));
-        Self { pods }
+        Self { pods, is_forced: setting.forced }
     }
 
     /// Pods that must be asked to end now.
@@ -136,7 +137,7 @@ impl Drain {
     /// What is left, in words; empty if nothing is.
     pub fn summary(&self) -> String {
         let parts = [
-            (Bucket::Running, "to evict"),
+            (Bucket::Running, if self.is_forced { "to end without grace" } else { "to evict" }),
             (Bucket::Ending, "ending"),
             (Bucket::Lost, "that cannot end since the kubelet is silent"),
             (

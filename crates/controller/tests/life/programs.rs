@@ -4,7 +4,7 @@ use crate::harness::{World, from_root, is};
 use crate::look::CLUSTER_API;
 use crate::reclaimed::step;
 use crate::stage::{own_world, scenarios};
-use fivespot_testenv::{AuditEntry, eventually};
+use fivespot_testenv::{AuditEntry, build_programs, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
@@ -35,13 +35,9 @@ impl Drop for Running {
 
 /// The agent's binary, built if need be: it belongs to another package.
 fn agent_binary() -> PathBuf {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let build = ["build", "--quiet", "--locked", "--package", "fivespot-agent"];
-        let status = Command::new(env!("CARGO")).args(build).current_dir(from_root("")).status().unwrap();
-        assert!(status.success(), "the agent does not build");
-    });
-    Path::new(env!("CARGO_BIN_EXE_5spot-controller")).with_file_name("5spot-reclaim-agent")
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let folder = BUILT.get_or_init(|| build_programs(&from_root(""), &["5spot-reclaim-agent"]).unwrap());
+    folder.join("5spot-reclaim-agent")
 }
 
 /// A copy of `sleep` under another name.
