@@ -3,6 +3,9 @@
 CARGO ?= cargo
 XTASK := $(CARGO) xtask
 
+# Where tests that cannot run on this machine say so.
+SKIPPED := $(or $(CARGO_TARGET_DIR),target)/tmp/skipped
+
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,7 +19,10 @@ test: control-plane ## Everything that must hold: format, lints, generated files
 	@echo '== generated files'
 	$(XTASK) codegen --check
 	@echo '== tests'
+	@rm -f $(SKIPPED)
 	$(CARGO) test --locked --workspace
+	@if [ -s $(SKIPPED) ]; then echo "== skipped on this machine: $$(wc -l < $(SKIPPED))"; cat $(SKIPPED); \
+	  else echo '== no test was skipped'; fi
 
 .PHONY: proof
 proof: export FIVESPOT_PROOF := 1
@@ -43,10 +49,11 @@ mutants: control-plane ## Make each deliberate wrong change of mutants/ and see 
 	$(XTASK) mutants
 
 .PHONY: bench
-bench: ## Measure speed and size, in nanoseconds and in instructions
+bench: control-plane ## Measure speed and size, in nanoseconds and in instructions
 	$(CARGO) build --locked --release --package fivespot-bench
 	$(XTASK) bench
-	$(CARGO) run --locked --release --package fivespot-agent --example figures
+	$(CARGO) build --locked --release --package fivespot-agent --bins --examples
+	target/release/examples/figures
 
 .PHONY: build
 build: ## Build the release binaries into target/release

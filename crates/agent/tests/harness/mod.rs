@@ -27,9 +27,13 @@ pub(crate) const QUIET: Duration = Duration::from_millis(1500);
 /// Both detectors.
 pub(crate) const DETECTORS: [&str; 2] = ["netlink", "poll"];
 
-/// Says on the terminal, past the harness that swallows what a passing test prints, that a test did not run.
+/// Says on the terminal, past the harness that swallows what a passing test prints, that a test did not run; and writes
+/// it down for `make test`, which counts them.
 pub(crate) fn skipped(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+    let list = concat!(env!("CARGO_TARGET_TMPDIR"), "/skipped");
+    let list = std::fs::OpenOptions::new().create(true).append(true).open(list);
+    writeln!(list.unwrap(), "{test}: {why}").unwrap();
 }
 
 /// Whether this process may do what a test on the real kernel must; says so if not.

@@ -2,10 +2,15 @@
 //! poll of everything every 250 ms, on a quiet host and in a storm of other starts. All in one run, in turns, so that
 //! what else the machine does falls on all of them.
 //!
+//! Then the same until the request stands on the Node, through the agent itself and a real API server.
+//!
 //! The time begins before the fork, so it contains the fork and the exec themselves, about a millisecond.
 //!
-//! `cargo run --release -p fivespot-agent --example figures`, as root for the first row.
+//! `make bench`, as root for the rows of the kernel's events.
 
+mod annotated;
+
+use annotated::Cluster;
 use anyhow::Context;
 use fivespot_agent::detector::{Choice, Detector, Orders, Settings, look_once};
 use fivespot_agent::metrics::Metrics;
@@ -36,6 +41,8 @@ const PLAIN: Duration = Duration::from_millis(250);
 enum Looker {
     Detector(Kind),
     PlainPoll,
+    /// The agent, until the request stands.
+    Agent(Kind),
 }
 
 /// One row of the table.
@@ -51,21 +58,28 @@ fn main() -> anyhow::Result<()> {
     std::fs::create_dir(&folder).context("make a folder")?;
     let program = folder.join(NAME);
     std::fs::copy("/bin/sleep", &program).context("copy sleep")?;
-    let outcome = measure(&program);
+    let outcome = measure(&folder, &program);
     std::fs::remove_dir_all(&folder).context("remove the folder")?;
     print(&outcome?);
     Ok(())
 }
 
-fn measure(program: &Path) -> anyhow::Result<Vec<Row>> {
-    let lookers = [Looker::Detector(Kind::Netlink), Looker::Detector(Kind::Poll), Looker::PlainPoll];
+fn measure(folder: &Path, program: &Path) -> anyhow::Result<Vec<Row>> {
+    let cluster = Cluster::start(folder)?;
+    let lookers = [
+        Looker::Detector(Kind::Netlink),
+        Looker::Detector(Kind::Poll),
+        Looker::PlainPoll,
+        Looker::Agent(Kind::Netlink),
+        Looker::Agent(Kind::Poll),
+    ];
     let row = |looker, stormy| Row { looker, stormy, times: Vec::new(), missed: 0 };
     let mut rows: Vec<Row> =
         [false, true].into_iter().flat_map(|stormy| lookers.map(|looker| row(looker, stormy))).collect();
     for _ in 0..TURNS {
         for row in &mut rows {
             let storms = if row.stormy { storm()? } else { Vec::new() };
-            let outcome = turn(row, program);
+            let outcome = turn(row, &cluster, program);
             for mut storm in storms {
                 storm.kill().context("end the storm")?;
                 storm.wait().context("end the storm")?;
@@ -82,7 +96,7 @@ fn storm() -> anyhow::Result<Vec<Child>> {
     (0..2).map(|_| one().context("start the storm")).collect()
 }
 
-fn turn(row: &mut Row, program: &Path) -> anyhow::Result<()> {
+fn turn(row: &mut Row, cluster: &Cluster, program: &Path) -> anyhow::Result<()> {
     let (tell, seen) = channel();
     let patterns = Patterns::new(&[NAME], &[]);
     match row.looker {
@@ -106,6 +120,15 @@ fn turn(row: &mut Row, program: &Path) -> anyhow::Result<()> {
             // It only loops: it cannot have panicked.
             let _ = thread.join();
             outcome
+        }
+        Looker::Agent(kind) => {
+            for time in cluster.turn(kind, program)? {
+                match time {
+                    Some(time) => row.times.push(time),
+                    None => row.missed += 1,
+                }
+            }
+            Ok(())
         }
     }
 }
@@ -146,6 +169,8 @@ fn print(rows: &[Row]) {
         let name = match row.looker {
             Looker::Detector(kind) => kind.word(),
             Looker::PlainPoll => "poll of 250 ms",
+            Looker::Agent(Kind::Netlink) => "netlink, asked",
+            Looker::Agent(Kind::Poll) => "poll, asked",
         };
         let host = if row.stormy { "storm" } else { "quiet" };
         let mut times = row.times.clone();
