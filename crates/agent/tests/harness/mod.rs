@@ -32,7 +32,7 @@ pub(crate) const DETECTORS: [&str; 2] = ["netlink", "poll"];
 pub(crate) fn skipped(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
     let list = concat!(env!("CARGO_TARGET_TMPDIR"), "/skipped");
-    let list = std::fs::OpenOptions::new().create(true).append(true).open(list);
+    let list = fs::OpenOptions::new().create(true).append(true).open(list);
     writeln!(list.unwrap(), "{test}: {why}").unwrap();
 }
 
