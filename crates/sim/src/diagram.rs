@@ -9,12 +9,12 @@ use crate::controller::{Controller, look};
 use crate::world::{EVENING, MORNING, Thing, World};
 use fivespot_core::lifecycle::Phase;
 use fivespot_core::observed::Object;
-use fivespot_core::reclaim::Reclaim;
+use fivespot_core::reclaim::{Reclaim, Stage};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
 /// What may happen between two passes.
-const EVENTS: [Event; 16] = [
+const EVENTS: [Event; 18] = [
     Event::Pass,
     Event::Act(Actor::ClusterApi),
     Event::Act(Actor::Provider),
@@ -30,6 +30,8 @@ const EVENTS: [Event; 16] = [
     Event::User(User::Delete),
     Event::User(User::DeleteMachine),
     Event::User(User::DeleteCluster),
+    Event::User(User::Reclaim),
+    Event::User(User::Resume),
     Event::Fault(Fault::NodeFails),
 ];
 
@@ -76,8 +78,17 @@ fn after(world: &World, event: Event) -> World {
     let mut next = world.clone();
     next.happen(event);
     next.act(Actor::Watch);
+    let was_held = stage(&next) == Stage::Held;
     Controller::default().pass(&mut next);
+    // That a hold is released is remembered first, and shows in the pass after it.
+    if was_held && stage(&next) == Stage::Over {
+        Controller::default().pass(&mut next);
+    }
     next
+}
+
+fn stage(world: &World) -> Stage {
+    world.memory.reclaim.as_ref().map_or(Stage::Over, Reclaim::stage)
 }
 
 /// How much stands against the schedule, beside a deletion. Which of several wins is in the table, not in the picture.
@@ -85,7 +96,10 @@ fn orders(world: &World) -> usize {
     let orders = &world.orders;
     let cluster_goes = world.cluster.is_none_or(|cluster| cluster.deleting);
     let invalid = world.in_window().is_none();
-    let all = [!orders.enabled, orders.kill_switch, cluster_goes, invalid];
+    let asked = orders.reclaim.request.is_some();
+    let reclaimed = asked || stage(world) != Stage::Over;
+    // A reclaim disables the schedule itself.
+    let all = [!orders.enabled && !reclaimed, orders.kill_switch, cluster_goes, invalid, reclaimed];
     all.into_iter().filter(|order| *order).count()
 }
 
@@ -182,7 +196,7 @@ fn kind(world: &World) -> String {
     });
     let node = world.node.as_ref().map(|node| (node.view.ready.status, node.view.unschedulable));
     let exit = world.memory.shutdown.as_ref().map(|it| (it.cause, it.drain_deadline <= world.now));
-    let reclaim = world.memory.reclaim.as_ref().map(Reclaim::stage);
+    let reclaim = format!("{:?}", stage(world));
     let requested = world.orders.reclaim.request.is_some();
     let orders = (world.orders.enabled, world.orders.kill_switch, world.orders.deletion.is_some());
     let orders = (orders, reclaim, requested);
