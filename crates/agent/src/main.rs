@@ -11,7 +11,7 @@ const FAILED: u8 = 2;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    fivespot_ops::logs::init(options.log_format.into());
+    fivespot_ops::logs::init(options.log_format);
     match run(options).await {
         Ok(Ending::Asked | Ending::Looked(true)) => ExitCode::SUCCESS,
         Ok(Ending::Looked(false)) => ExitCode::FAILURE,

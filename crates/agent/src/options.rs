@@ -57,8 +57,8 @@ pub struct Options {
     pub kubeconfig: Option<PathBuf>,
 
     /// How log lines look. RUST_LOG says which there are.
-    #[arg(long, env = "RUST_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
+    #[arg(long, env = "RUST_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub log_format: Format,
 }
 
 /// How processes are noticed.
@@ -78,24 +78,6 @@ impl From<DetectorFlag> for Choice {
             DetectorFlag::Auto => Self::Auto,
             DetectorFlag::Netlink => Self::Only(Kind::Netlink),
             DetectorFlag::Poll => Self::Only(Kind::Poll),
-        }
-    }
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
-
-impl From<LogFormat> for Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
         }
     }
 }

@@ -11,6 +11,6 @@ use clap::Parser;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let options = options::Options::parse();
-    fivespot_ops::logs::init(options.log_format.into());
+    fivespot_ops::logs::init(options.log_format);
     run::run(options).await
 }

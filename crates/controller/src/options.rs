@@ -1,7 +1,7 @@
 //! Flags and their environment variables. A flag beats its variable.
 
 use clap::builder::BoolishValueParser;
-use clap::{ArgAction, Parser, ValueEnum};
+use clap::{ArgAction, Parser};
 use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::CapiVersion;
 use fivespot_ops::logs::Format;
@@ -26,8 +26,8 @@ pub(crate) struct Options {
     pub(crate) listen_address: IpAddr,
 
     /// How log lines look. RUST_LOG says which there are.
-    #[arg(long, env = "RUST_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text)]
-    pub(crate) log_format: LogFormat,
+    #[arg(long, env = "RUST_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub(crate) log_format: Format,
 
     /// Name of this process among others; in a pod, the pod's.
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
@@ -92,24 +92,6 @@ impl Options {
              at least 1"
         );
         Ok(())
-    }
-}
-
-/// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// For people.
-    Text,
-    /// For machines.
-    Json,
-}
-
-impl From<LogFormat> for Format {
-    fn from(format: LogFormat) -> Self {
-        match format {
-            LogFormat::Text => Self::Text,
-            LogFormat::Json => Self::Json,
-        }
     }
 }
 

@@ -12,23 +12,26 @@
 //! Long work is one bounded step per pass. Its start and its deadline are in [`Memory`](crate::observed::Memory),
 //! which is read from status, so that the next process goes on where the last one stopped.
 
+mod action;
 mod eject;
 mod enter;
 mod leave;
+mod news;
 mod waiting;
-mod words;
 
+pub use action::{Action, NodeId, Part};
+pub use news::{News, Note};
 pub use waiting::{PausedBy, Waiting};
 
 use eject::{Turn, Verdict};
 
-use crate::drain::{Attempts, PodId};
+use crate::drain::Attempts;
 use crate::field::Invalid;
 use crate::intent::{Effect, Intent, Taint};
 use crate::observed::{Cause, Cluster, Needs, Observed, Shutdown};
 use crate::reclaim::{Calls, Reclaim, Stage};
 use crate::schedule::Window;
-use crate::taint::{Conflict, TaintChange};
+use crate::taint::Conflict;
 use jiff::Timestamp;
 use std::time::Duration;
 
@@ -138,193 +141,6 @@ pub const GIVE_UP: Duration = Duration::from_mins(10);
 
 /// How often something is looked at that no watch reports.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
-
-/// One of the three objects that make up a lent machine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// The bootstrap object.
-    Bootstrap,
-    /// The infrastructure object.
-    Infrastructure,
-    /// The Machine.
-    Machine,
-}
-
-/// A Node, as it must still be when it is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeId {
-    /// Name.
-    pub name: String,
-    /// Identity.
-    pub uid: String,
-}
-
-/// One effect. It names what must still be true when it is performed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Put our finalizer on the ScheduledMachine.
-    AddFinalizer,
-    /// Take it off.
-    RemoveFinalizer,
-    /// Create a part, which does not exist.
-    Create(Part),
-    /// Delete the part of this identity.
-    Delete {
-        /// Which.
-        part: Part,
-        /// Its identity.
-        uid: String,
-    },
-    /// Tell Cluster API to leave the drain of this Machine alone.
-    ExcludeDrain {
-        /// Identity of the Machine.
-        uid: String,
-        /// Whether it shall not wait for volumes either.
-        volumes: bool,
-    },
-    /// Keep new pods away, and write down that it was us.
-    Cordon(NodeId),
-    /// Take our cordon back.
-    Uncordon(NodeId),
-    /// Change taints and record together.
-    SetTaints {
-        /// Of this Node.
-        node: NodeId,
-        /// The change.
-        change: TaintChange,
-        /// The record afterwards.
-        record: Vec<Taint<Effect>>,
-    },
-    /// Ask pods to end, as far as their disruption budgets allow.
-    Evict(Vec<PodId>),
-    /// End pods without grace.
-    ForceDelete(Vec<PodId>),
-    /// Set `spec.schedule.enabled` to false for a reclaim, and write down in the same request for which.
-    Disable {
-        /// The reclaim.
-        reclaim: String,
-    },
-    /// Take a request off a Node.
-    ClearRequest {
-        /// The Node.
-        node: NodeId,
-        /// Of this time: another request stays.
-        requested_at: String,
-    },
-    /// Take a request by hand off the ScheduledMachine.
-    ClearOwnRequest,
-    /// Tell the reclaim agent of a Node what to look for.
-    WriteAgentConfig {
-        /// Name of the Node.
-        node: String,
-        /// The programs.
-        commands: Vec<String>,
-    },
-    /// Tell it nothing any more.
-    DeleteAgentConfig {
-        /// Name of the Node.
-        node: String,
-        /// Identity of what it was told.
-        uid: String,
-    },
-    /// Let the reclaim agent run on a Node.
-    Arm {
-        /// The Node.
-        node: NodeId,
-        /// The Machine for which it does: requests of another day do not count.
-        machine: String,
-    },
-    /// Let it run there no more.
-    Disarm(NodeId),
-}
-
-/// Something people are told once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum News {
-    /// The Machine was created.
-    MachineCreated,
-    /// The Machine was deleted.
-    MachineDeleted,
-    /// The window opened.
-    ScheduleActive,
-    /// The window closed.
-    ScheduleInactive,
-    /// The schedule was disabled.
-    ScheduleDisabled,
-    /// The kill switch was set.
-    KillSwitchActivated,
-    /// The drain begins.
-    NodeDraining,
-    /// The drain is complete.
-    NodeDrained,
-    /// The drain ended before it was complete.
-    NodeDrainFailed,
-    /// A taint is not ours.
-    TaintOwnershipConflict,
-    /// The finalizer was removed while the Machine still exists.
-    FinalizerCleanupTimedOut,
-    /// The owner takes the machine back.
-    EmergencyReclaim,
-    /// The schedule was disabled, so that the machine stays with its owner.
-    EmergencyReclaimDisabledSchedule,
-    /// The machine was taken back again and again.
-    RapidReReclaim,
-    /// A Node asked for a machine whose owner declared nothing.
-    ReclaimRequestIgnored,
-}
-
-impl News {
-    /// The reason of the event.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::MachineCreated => "MachineCreated",
-            Self::MachineDeleted => "MachineDeleted",
-            Self::ScheduleActive => "ScheduleActive",
-            Self::ScheduleInactive => "ScheduleInactive",
-            Self::ScheduleDisabled => "ScheduleDisabled",
-            Self::KillSwitchActivated => "KillSwitchActivated",
-            Self::NodeDraining => "NodeDraining",
-            Self::NodeDrained => "NodeDrained",
-            Self::NodeDrainFailed => "NodeDrainFailed",
-            Self::TaintOwnershipConflict => "TaintOwnershipConflict",
-            Self::FinalizerCleanupTimedOut => "FinalizerCleanupTimedOut",
-            Self::EmergencyReclaim => "EmergencyReclaim",
-            Self::EmergencyReclaimDisabledSchedule => "EmergencyReclaimDisabledSchedule",
-            Self::RapidReReclaim => "RapidReReclaim",
-            Self::ReclaimRequestIgnored => "ReclaimRequestIgnored",
-        }
-    }
-
-    /// Whether somebody should look.
-    pub fn is_warning(self) -> bool {
-        match self {
-            Self::NodeDrainFailed
-            | Self::TaintOwnershipConflict
-            | Self::FinalizerCleanupTimedOut
-            | Self::KillSwitchActivated
-            | Self::EmergencyReclaim
-            | Self::EmergencyReclaimDisabledSchedule
-            | Self::RapidReReclaim
-            | Self::ReclaimRequestIgnored => true,
-            Self::MachineCreated
-            | Self::MachineDeleted
-            | Self::ScheduleActive
-            | Self::ScheduleInactive
-            | Self::ScheduleDisabled
-            | Self::NodeDraining
-            | Self::NodeDrained => false,
-        }
-    }
-}
-
-/// One event.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
-    /// What.
-    pub news: News,
-    /// In a sentence.
-    pub text: String,
-}
 
 /// When to look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
