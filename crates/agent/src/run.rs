@@ -10,11 +10,9 @@ use crate::signal::{Place, Signaller};
 use anyhow::Context;
 use fivespot_api::AgentConfig;
 use fivespot_api::names::{AGENT, SYSTEM_NAMESPACE, agent_config_map};
-use fivespot_cluster::{Cache, Health, Key, Source, connect};
+use fivespot_cluster::{Cache, Health, Key, Source, connect_to};
 use fivespot_ops::admin::{Check, Checks, serve_all};
 use fivespot_ops::shutdown;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -70,7 +68,7 @@ async fn try_out(options: &Options, file: &Path) -> anyhow::Result<Ending> {
 
 /// Looks for what the ConfigMap says, and asks for the machine on its Node.
 async fn serve_node(options: &Options, node: String) -> anyhow::Result<Ending> {
-    let place = Place { client: client(options).await?, node };
+    let place = Place { client: connect_to(options.kubeconfig.as_deref(), AGENT).await?, node };
     if options.oneshot {
         let config = place.config().await.map_err(anyhow::Error::msg).context("read the ConfigMap")?;
         let config = config.map(|text| text.parse()).transpose().map_err(anyhow::Error::msg)?;
@@ -316,20 +314,4 @@ fn detector_health(detector: &Detector) -> Result<String, String> {
         return Err(format!("the detector has not come round for {} s", stuck.as_secs()));
     }
     Ok("alive".to_owned())
-}
-
-async fn client(options: &Options) -> anyhow::Result<Client> {
-    let mut config = match &options.kubeconfig {
-        Some(file) => {
-            let what = || format!("read {}", file.display());
-            let kubeconfig = Kubeconfig::read_from(file).with_context(what)?;
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .with_context(what)?
-        }
-        None => Config::infer().await.context("find the cluster: give --kubeconfig")?,
-    };
-    // kube reads a proxy from the environment, which our client does not speak.
-    config.proxy_url = None;
-    Ok(connect(&config, AGENT)?)
 }

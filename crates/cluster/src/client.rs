@@ -6,12 +6,36 @@ use http::header::USER_AGENT;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ConfigExt};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use std::path::Path;
 use std::time::Duration;
 use tower::{BoxError, ServiceBuilder};
 
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// Connects to the cluster of a kubeconfig; without one, as the pod's own account, or to what kubectl would use.
+pub async fn connect_to(kubeconfig: Option<&Path>, program: &str) -> Result<Client, Error> {
+    let mut config = match kubeconfig {
+        Some(file) => {
+            let unreadable = |error: KubeconfigError| Error::Unreadable {
+                what: format!("read {}", file.display()),
+                why: error.to_string(),
+            };
+            let kubeconfig = Kubeconfig::read_from(file).map_err(unreadable)?;
+            let options = KubeConfigOptions::default();
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(unreadable)?
+        }
+        None => Config::infer().await.map_err(|error| Error::Unreadable {
+            what: "find the cluster: give --kubeconfig".to_owned(),
+            why: error.to_string(),
+        })?,
+    };
+    // kube reads a proxy from the environment, which our client does not speak.
+    config.proxy_url = None;
+    connect(&config, program)
+}
 
 /// Connects to an API server under the name of one of our programs.
 ///

@@ -28,7 +28,7 @@ mod workload;
 
 pub use cache::{Cache, Health, Item, Key, Source};
 pub use capi::CapiVersion;
-pub use client::connect;
+pub use client::{connect, connect_to};
 pub use error::{Error, Retry};
 pub use event::Reporter;
 pub use perform::Performed;

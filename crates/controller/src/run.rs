@@ -6,14 +6,12 @@ use crate::queue::{Failures, Outcome, Queue};
 use crate::work::Worker;
 use anyhow::Context;
 use fivespot_api::names::CONTROLLER;
-use fivespot_cluster::{Change, Key, MayWrite, Reporter, Retry, Settings, Shell, connect};
+use fivespot_cluster::{Change, Key, MayWrite, Reporter, Retry, Settings, Shell, connect_to};
 use fivespot_core::lifecycle::{Patience, Phase};
 use fivespot_ops::admin::{Checks, serve_health, serve_metrics};
 use fivespot_ops::lease::{self, Lease};
 use fivespot_ops::shutdown;
 use jiff::Timestamp;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -75,7 +73,7 @@ impl Desk {
 /// Runs until the process is asked to end, or has lost its right to write.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     options.check()?;
-    let client = client(&options).await?;
+    let client = connect_to(options.kubeconfig.as_deref(), CONTROLLER).await?;
     let name = process_name(&options);
     let mut lease = Lease::new(client.clone(), lease_settings(&options, &name));
     let (held, dry_run) = (lease.held(), options.dry_run);
@@ -228,22 +226,6 @@ fn count_phases(worker: &Worker) {
         let count = i64::try_from(all.iter().filter(is_in).count()).unwrap_or(i64::MAX);
         worker.metrics.machines.get_or_create(&ByPhase { phase: phase.word() }).set(count);
     }
-}
-
-async fn client(options: &Options) -> anyhow::Result<Client> {
-    let mut config = match &options.kubeconfig {
-        Some(file) => {
-            let what = || format!("read {}", file.display());
-            let kubeconfig = Kubeconfig::read_from(file).with_context(what)?;
-            Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                .await
-                .with_context(what)?
-        }
-        None => Config::infer().await.context("find the management cluster: give --kubeconfig")?,
-    };
-    // kube reads a proxy from the environment, which our client does not speak.
-    config.proxy_url = None;
-    Ok(connect(&config, CONTROLLER)?)
 }
 
 /// No two processes have the same: in a pod its name, else the host's with the number of the process.
