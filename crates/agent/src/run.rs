@@ -145,10 +145,15 @@ impl Agent {
         mut failures: Failures,
         work: impl Future<Output = ()>,
     ) -> anyhow::Result<Ending> {
+        // Work may end because nothing is heard of the detector any more; why that is, the detector says itself.
+        let forever = async {
+            work.await;
+            std::future::pending().await
+        };
         let outcome = tokio::select! {
-            () = work => Err(anyhow::anyhow!("the watches ended")),
+            ending = forever => ending,
             asked = shutdown::asked() => asked.context("listen for signals").map(|()| Ending::Asked),
-            Some(why) = failures.recv() => Err(anyhow::Error::msg(why)),
+            why = failures.recv() => Err(anyhow::Error::msg(why.unwrap_or_else(|| "the detector ended".to_owned()))),
         };
         self.detector.stop();
         tracing::info!("ended");
