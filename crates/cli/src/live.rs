@@ -165,6 +165,6 @@ impl Place {
         };
         config.proxy_url = None;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        Ok((Shell::glance(connect(&config, CLI)?, CLI).await?, namespace))
+        Ok((Shell::glance(connect(&config, &CLI.into())?, CLI).await?, namespace))
     }
 }

@@ -202,7 +202,7 @@ impl Slots {
             let holder = known.get(slot).and_then(|known| known.found.record.holder.as_ref());
             holder.is_some_and(|holder| holder.stamp == mine.stamp) && now < mine.asked + deadline
         });
-        if !self.others_count_otherwise(now) {
+        if self.of_another_count(now).is_none() {
             self.mine.values_mut().for_each(|mine| mine.confirmed = true);
         }
     }
@@ -250,19 +250,14 @@ impl Slots {
         self.free(&all)
     }
 
-    /// What to write now.
+    /// What to write after a look.
     pub fn plan(&mut self, now: Moment) -> Vec<Write> {
-        let deadline = self.me.timing.renew_deadline;
-        self.mine.retain(|_, mine| now < mine.asked + deadline);
-        if self.others_count_otherwise(now) {
-            return self.step_back(now);
+        if self.of_another_count(now).is_some() {
+            let mut writes = self.step_back(now);
+            writes.extend(self.renew(now));
+            return writes;
         }
-        let mut writes = Vec::new();
-        for (slot, mine) in &self.mine {
-            if now >= mine.asked + self.me.timing.retry {
-                writes.extend(self.write(*slot, What::Hold));
-            }
-        }
+        let mut writes = self.renew(now);
         if now >= self.stepped_back.1 {
             let free = (0..self.me.count.get()).filter(|slot| self.may_be_taken(*slot, now));
             writes.extend(free.filter_map(|slot| self.write(slot, What::Hold)));
@@ -277,6 +272,14 @@ impl Slots {
         writes
     }
 
+    /// What to write if the look failed: nothing is known of others, but what is ours may be renewed.
+    pub fn renew(&mut self, now: Moment) -> Vec<Write> {
+        let (deadline, retry) = (self.me.timing.renew_deadline, self.me.timing.retry);
+        self.mine.retain(|_, mine| now < mine.asked + deadline);
+        let due = self.mine.iter().filter(|(_, mine)| now >= mine.asked + retry);
+        due.filter_map(|(slot, _)| self.write(*slot, What::Hold)).collect()
+    }
+
     /// When to look again at the latest.
     pub fn next(&self, now: Moment) -> Moment {
         if self.mine.values().any(|mine| !mine.confirmed) {
@@ -289,6 +292,12 @@ impl Slots {
             Some(known.since + patience).filter(|end| *end > now)
         });
         renewals.chain(ends).chain([now + self.me.timing.retry]).min().unwrap_or(now).max(now)
+    }
+
+    /// Whether others hold all slots.
+    pub fn is_idle(&self, now: Moment) -> bool {
+        let held: BTreeSet<u32> = self.others(now).map(|(slot, _)| slot).collect();
+        (0..self.me.count.get()).all(|slot| held.contains(&slot))
     }
 
     /// How long a free slot is left to the one who asked for it.
@@ -315,8 +324,9 @@ impl Slots {
         self.known.keys().filter_map(move |slot| live(slot).map(|(holder, _)| (*slot, holder)))
     }
 
-    fn others_count_otherwise(&self, now: Moment) -> bool {
-        self.others(now).any(|(_, holder)| holder.count != self.me.count)
+    /// Somebody who holds a slot and goes by another count: until he is gone, nothing can be taken.
+    pub fn of_another_count(&self, now: Moment) -> Option<&Holder> {
+        self.others(now).map(|(_, holder)| holder).find(|holder| holder.count != self.me.count)
     }
 
     /// Whether a Lease is held by somebody who is gone, or by us before we were started again.
@@ -339,7 +349,7 @@ impl Slots {
     fn step_back(&mut self, now: Moment) -> Vec<Write> {
         let taken: BTreeSet<u32> =
             self.mine.iter().filter(|(_, mine)| !mine.confirmed).map(|(slot, _)| *slot).collect();
-        let mut writes = self.free(&taken);
+        let writes = self.free(&taken);
         if !taken.is_empty() {
             self.stepped_back.0 += 1;
             let name =
@@ -347,9 +357,6 @@ impl Slots {
             let share = u32::try_from(name % 1000).unwrap_or(0);
             self.stepped_back.1 = now + self.me.timing.retry + self.me.timing.retry * share / 1000;
         }
-        let due = |mine: &Mine| now >= mine.asked + self.me.timing.retry;
-        let renewals = self.mine.iter().filter(|(_, mine)| due(mine)).map(|(slot, _)| *slot);
-        writes.extend(renewals.filter_map(|slot| self.write(slot, What::Hold)));
         writes
     }
 

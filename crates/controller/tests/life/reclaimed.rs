@@ -47,21 +47,6 @@ impl World {
         self.until_armed(name).await;
     }
 
-    pub(crate) async fn until_armed(&self, name: &str) {
-        let uid = self.uid(name).await;
-        eventually("the agent is armed", async || {
-            self.node_annotation(name, ARMED_FOR).await.as_deref() == Some(uid.as_str())
-        })
-        .await;
-    }
-
-    /// What the agent writes.
-    async fn ask_back(&self, name: &str) {
-        let now = Timestamp::now().to_string();
-        let annotations = json!({REQUESTED: "true", REASON: "process-match: idea", REQUESTED_AT: now});
-        self.patch_node(name, json!({"metadata": {"annotations": annotations}})).await;
-    }
-
     /// Waits until the machine is with its owner, and looks at everything that must be so then.
     pub(crate) async fn until_taken_back(&self, name: &str) -> ScheduledMachine {
         let machine = self.until_phase(name, "Disabled").await;
