@@ -95,6 +95,13 @@ pub struct Found {
     pub record: Record,
 }
 
+/// Who looks after a machine, by what the Leases of all slots say.
+pub fn owner<'a>(namespace: &str, name: &str, leases: &'a BTreeMap<u32, Record>) -> Option<&'a Holder> {
+    let held = leases.iter().filter_map(|(slot, record)| Some((slot, record.holder.as_ref()?)));
+    let mut owners = held.filter(|(slot, holder)| slot_of(namespace, name, holder.count) == **slot);
+    owners.next().map(|(_, holder)| holder)
+}
+
 /// Something to be written to the Lease of a slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {

@@ -95,10 +95,10 @@ impl Controller {
         Self::launch(plane, name, &config.to_string(), &["--pod-name", name], args, &[])
     }
 
-    /// Starts it without a name: not in a pod.
-    pub(crate) fn start_nameless(plane: &ControlPlane, folder: &str) -> Self {
+    /// Starts it without any flag that tells who it is: only its environment does.
+    pub(crate) fn start_nameless(plane: &ControlPlane, folder: &str, env: &[(&str, &str)]) -> Self {
         install(plane);
-        Self::launch(plane, folder, &service_account_kubeconfig(plane), &[], &[], &[])
+        Self::launch(plane, folder, &service_account_kubeconfig(plane), &[], &[], env)
     }
 
     fn launch(

@@ -1,14 +1,17 @@
 //! One fault at a time, and what becomes of the machines of the one it hits. One of the three instances has a clock that
 //! is five seconds ahead all the while, which changes nothing: nobody compares clocks.
 
-use crate::harness::{CLOSED, Controller, OPEN, World};
+use crate::harness::{CLOSED, Controller, World, from_root};
 use crate::timeline::Timeline;
 use crate::wall_clock::Clock;
 use crate::{end, plane, short_lease, start, worlds};
 use fivespot_core::slots::slot_of;
 use fivespot_testenv::{ControlPlane, eventually};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::json;
+use k8s_openapi::api::events::v1::Event;
+use kube::Api;
+use kube::api::ListParams;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::num::NonZeroU32;
@@ -339,14 +342,48 @@ async fn pods_of_a_deployment_share_the_slots_and_another_count_waits_for_the_ol
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_pod_it_works_as_well() {
+async fn it_is_told_by_its_environment_and_works_without_a_pod() {
     let (plane, _turn) = plane().await;
     let world = worlds::own(plane, "nameless").await;
-    let controller = Controller::start_nameless(plane, "nameless");
-    until_ready(&controller, "holds slot 0 of 1").await;
-    world.create("m", OPEN, |_| {}).await;
-    world.until_phase("m", "Active").await;
-    world.close("m").await;
-    world.until_phase("m", "Inactive").await;
-    end(&controller).await;
+    world.create("m", CLOSED, |_| {}).await;
+    let nameless = Controller::start_nameless(plane, "nameless", &[]);
+    until_ready(&nameless, "holds slot 0 of 1").await;
+    comes_and_goes(&world, "m").await;
+    end(&nameless).await;
+
+    // As the overlay has it; the server has nothing against it.
+    let overlay = from_root("deploy/instances");
+    let apply = ["apply", "--server-side", "--dry-run=server", "-o", "json", "-k", overlay.to_str().unwrap()];
+    let applied: Value =
+        serde_json::from_str(&plane.kubectl(plane.management(), &apply, "").unwrap()).unwrap();
+    let deployment =
+        applied["items"].as_array().unwrap().iter().find(|it| it["kind"] == "Deployment").unwrap();
+    assert_eq!(deployment["spec"]["replicas"], 3);
+    let env = deployment["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+    let env = env.iter().filter_map(|it| Some((it["name"].as_str()?, it["value"].as_str()?)));
+    let env: Vec<_> = env.chain([("POD_NAME", "5spot-controller-7d9c5b8f6-x2z4k")]).collect();
+    let pod = Controller::start_nameless(plane, "pod", &env);
+    until_ready(&pod, "holds slots 0, 1, 2 of 3").await;
+    comes_and_goes(&world, "m").await;
+    let params = ListParams::default();
+    let events: Api<Event> = Api::namespaced(world.management.clone(), &world.namespace);
+    let reporters: Vec<_> = events
+        .list(&params)
+        .await
+        .unwrap()
+        .into_iter()
+        .filter_map(|event| event.reporting_instance)
+        .collect();
+    assert!(reporters.contains(&"5spot-controller-7d9c5b8f6-x2z4k".to_owned()), "{reporters:?}");
+    end(&pod).await;
+
+    // As a pod of a StatefulSet: its number is its ordinal.
+    let env = [("OPERATOR_INSTANCE_COUNT", "3"), ("POD_NAME", "5spot-controller-1")];
+    let ordinal = Controller::start_nameless(plane, "ordinal", &env);
+    let given = [("OPERATOR_INSTANCE_COUNT", "3"), ("OPERATOR_INSTANCE_ID", "2"), ("POD_NAME", "b-1")];
+    let given = Controller::start_nameless(plane, "given", &given);
+    until_ready(&ordinal, "holds slots 0, 1 of 3").await;
+    until_ready(&given, "holds slot 2 of 3").await;
+    end(&given).await;
+    end(&ordinal).await;
 }

@@ -110,10 +110,10 @@ impl Timeline {
     fn note_deed(&mut self, entry: &AuditEntry, by: String, node_stem: &str) {
         let name = match entry.resource.as_str() {
             "nodes" => entry.name.strip_prefix(node_stem),
+            _ if entry.namespace != self.namespace => None,
             // Called after what they are about, and a hash.
             "events" => entry.name.rsplit_once('.').map(|(machine, _)| machine),
-            _ if entry.namespace == self.namespace => Some(entry.name.as_str()),
-            _ => None,
+            _ => Some(entry.name.as_str()),
         };
         let Some(machine) = name.filter(|name| !name.is_empty()) else { return };
         let what = format!("{} {} {}: {}", entry.verb, entry.resource, entry.subresource, entry.code);
