@@ -139,6 +139,10 @@ impl Keeper {
     /// Gives everything back, so that nobody has to wait for it.
     pub async fn release(&mut self) {
         self.holdings.replace(BTreeMap::new());
+        // Somebody may have asked for one since the last look.
+        if let Ok(leases) = self.look().await {
+            self.see(leases);
+        }
         let writes = self.slots.free_all();
         let slots: Vec<u32> = writes.iter().map(|write| write.slot).collect();
         self.carry_out(writes).await;
@@ -153,8 +157,7 @@ impl Keeper {
         let succeeded = look.is_ok();
         let writes = match look {
             Ok(leases) => {
-                self.slots.see(now(), leases.iter().map(|(slot, lease)| (*slot, lease.found())).collect());
-                self.leases = leases;
+                self.see(leases);
                 self.say_who_counts_otherwise();
                 self.publish(tenant);
                 self.say_that_it_stands_by();
@@ -170,6 +173,11 @@ impl Keeper {
         self.carry_out(writes).await;
         self.publish(tenant);
         succeeded
+    }
+
+    fn see(&mut self, leases: BTreeMap<u32, Lease>) {
+        self.slots.see(now(), leases.iter().map(|(slot, lease)| (*slot, lease.found())).collect());
+        self.leases = leases;
     }
 
     /// Ends what is done in slots that others ask for.

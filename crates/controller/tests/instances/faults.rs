@@ -6,7 +6,7 @@ use crate::timeline::Timeline;
 use crate::wall_clock::Clock;
 use crate::{end, plane, short_lease, start, worlds};
 use fivespot_core::slots::slot_of;
-use fivespot_testenv::{ControlPlane, eventually};
+use fivespot_testenv::{AuditEntry, ControlPlane, eventually};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::events::v1::Event;
 use kube::Api;
@@ -281,7 +281,7 @@ async fn whoever_is_gone_the_machines_have_an_owner_again_in_time() {
 async fn pods_of_a_deployment_share_the_slots_and_another_count_waits_for_the_old_one() {
     let (plane, _turn) = plane().await;
     let since = Timestamp::now();
-    let world = worlds::own(plane, "deployment").await;
+    let world = worlds::linked(plane, "deployment").await;
     for number in 0..MACHINES {
         world.create(&machine(number), CLOSED, |_| {}).await;
     }
@@ -304,7 +304,20 @@ async fn pods_of_a_deployment_share_the_slots_and_another_count_waits_for_the_ol
     };
     let (first, second) = (pod("pod-x2z4k", 2), pod("pod-9fj2w", 2));
     eventually("each has one", async || shares(&[&first, &second]) == [1, 1]).await;
-    comes_and_goes(&world, &machine(0)).await;
+    // Both see the Nodes: whoever takes over need not begin with that.
+    world.open(&machine(0)).await;
+    world.until_phase(&machine(0), "Active").await;
+    eventually("both watch Nodes", async || {
+        let audit = plane.workload().audit().unwrap();
+        ["pod-x2z4k", "pod-9fj2w"].iter().all(|name| {
+            let agent = format!("({name})");
+            let watches = |it: &AuditEntry| it.verb == "watch" && it.resource == "nodes" && it.at >= since;
+            audit.iter().any(|entry| watches(entry) && entry.user_agent.ends_with(&agent))
+        })
+    })
+    .await;
+    world.close(&machine(0)).await;
+    world.until_phase(&machine(0), "Inactive").await;
 
     // A rolling update: the new ones are ready, and wait.
     let (third, fourth) = (pod("pod-b7xkq", 4), pod("pod-c5vmm", 4));

@@ -4,7 +4,7 @@ use crate::harness::{CLOSED, CLUSTER, OPEN, World, is, message};
 use crate::look::{CLUSTER_API, History, OURS};
 use crate::stage::{own_world, scenarios, world};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{AuditEntry, eventually};
+use fivespot_testenv::{AuditEntry, Fault, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -125,7 +125,14 @@ async fn the_seven_steps_come_in_their_order() {
     }
     let history = History::of(world, "eject").await;
     let since = Timestamp::now();
+    // The Node stays until the last step was taken on it.
+    world.hosts.set("eject", Fault::FinalizerStays);
     world.ask_back("eject").await;
+    eventually("the request is taken off", async || {
+        world.node_annotation("eject", REQUESTED).await.is_none()
+    })
+    .await;
+    world.hosts.reset("eject");
     let machine = world.until_taken_back("eject").await;
     assert!(!machine.spec.schedule.enabled);
     assert!(is(&machine, "Ready", "True", "ScheduleDisabled"));
