@@ -10,7 +10,6 @@ mod harness;
 mod settled;
 #[path = "../harness/wall_clock.rs"]
 mod wall_clock;
-#[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/worlds.rs"]
 mod worlds;
 
