@@ -1,7 +1,7 @@
 //! The Lease through which a slot is held: `<program>-<slot>`, as `kubectl get leases` shows it, with what Kubernetes has
 //! no field for in annotations.
 
-use crate::names::{PREFERRED_SLOT, SLOT_COUNT, WANTED_BY};
+use crate::names::{HOLDER_UID, PREFERRED_SLOT, SLOT_COUNT, WANTED_BY};
 use fivespot_core::slots::{Found, Holder, Instance, Record, What};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -57,6 +57,7 @@ impl Lease {
         let holder = self.spec.holder_identity.clone().filter(|name| !name.is_empty());
         let holder = holder.map(|name| Holder {
             name,
+            uid: annotation(HOLDER_UID).cloned().unwrap_or_default(),
             own: annotation(PREFERRED_SLOT).and_then(|slot| slot.parse().ok()),
             // Who does not say goes by one.
             count: annotation(SLOT_COUNT).and_then(|count| count.parse().ok()).unwrap_or(NonZeroU32::MIN),
@@ -75,8 +76,8 @@ impl Lease {
 
 /// A write to the Lease of a slot, to be merged into it if it exists. `now` is the time as Kubernetes writes it.
 pub fn lease_change(what: &What, me: &Instance, before: Option<(&Lease, &Record)>, now: &str) -> Value {
-    let renews =
-        before.is_some_and(|(_, record)| record.holder.as_ref().is_some_and(|it| it.name == me.name));
+    let is_ours = |holder: &Holder| holder.name == me.name && holder.uid == me.uid;
+    let renews = before.is_some_and(|(_, record)| record.holder.as_ref().is_some_and(is_ours));
     let transitions = before.map_or(0, |(lease, _)| lease.transitions());
     match what {
         What::Hold => {
@@ -91,6 +92,7 @@ pub fn lease_change(what: &What, me: &Instance, before: Option<(&Lease, &Record)
             }
             json!({
                 "metadata": {"annotations": {
+                    HOLDER_UID: me.uid,
                     SLOT_COUNT: me.count.to_string(),
                     PREFERRED_SLOT: me.own.map(|own| own.to_string()),
                     WANTED_BY: null,
@@ -99,7 +101,12 @@ pub fn lease_change(what: &What, me: &Instance, before: Option<(&Lease, &Record)
             })
         }
         What::Free { wanted_by } => json!({
-            "metadata": {"annotations": {SLOT_COUNT: null, PREFERRED_SLOT: null, WANTED_BY: wanted_by}},
+            "metadata": {"annotations": {
+                HOLDER_UID: null,
+                SLOT_COUNT: null,
+                PREFERRED_SLOT: null,
+                WANTED_BY: wanted_by,
+            }},
             "spec": {"holderIdentity": null, "renewTime": now},
         }),
         What::Ask => json!({"metadata": {"annotations": {WANTED_BY: me.name}}}),
@@ -132,7 +139,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let timing = Timing { duration: second * 15, renew_deadline: second * 10, retry: second * 2 };
         let count = NonZeroU32::new(3).unwrap();
-        let me = Instance { name: "me".to_owned(), own: Some(1), count, timing };
+        let me = Instance { name: "me".to_owned(), uid: "u".to_owned(), own: Some(1), count, timing };
         for what in [What::Hold, What::Free { wanted_by: Some("b".to_owned()) }, What::Ask] {
             let mut body = lease_change(&what, &me, None, "now");
             body["metadata"]["name"] = json!("a-1");

@@ -102,6 +102,9 @@ pub fn kubeconfig_secret(cluster: &str) -> String {
     format!("{cluster}-kubeconfig")
 }
 
+/// On the Lease of a slot: the identity of its holder, which no other process of its name has.
+pub const HOLDER_UID: &str = "5spot.finos.org/holder-uid";
+
 /// On the Lease of a slot: how many slots there are, for its holder.
 pub const SLOT_COUNT: &str = "5spot.finos.org/slot-count";
 

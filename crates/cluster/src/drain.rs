@@ -1,7 +1,7 @@
 //! Pods: listed, evicted, ended.
 
 use crate::cache::{Source, list_all};
-use crate::error::{CALL, Error};
+use crate::error::{CALL, Error, Remaining, within};
 use crate::gate::Rank;
 use crate::node::PodItem;
 use crate::workload::Reached;
@@ -10,8 +10,6 @@ use futures::StreamExt;
 use kube::core::response::Status;
 use kube::{Client, Error as KubeError};
 use serde_json::{Value, json};
-use std::time::Duration;
-use tokio::time::timeout;
 
 /// Pods that are asked at the same time.
 const AT_ONCE: usize = 16;
@@ -43,18 +41,14 @@ pub(crate) async fn ask(
     pods: &[PodId],
     way: Way,
     rank: Option<Rank>,
-    remaining: impl Fn() -> Option<Duration>,
+    remaining: impl Remaining,
 ) -> Attempts {
     let remaining = &remaining;
     let attempts = futures::stream::iter(pods.iter().cloned()).map(|pod| async move {
         let _permit = reached.gate.enter(rank).await;
         let not_ours =
             || Outcome::Refused("this instance does not look after the machine any more".to_owned());
-        let outcome = match remaining() {
-            Some(remaining) => timeout(remaining, ask_one(&reached.client, &pod, way)).await,
-            None => Ok(not_ours()),
-        };
-        let outcome = outcome.unwrap_or_else(|_| not_ours());
+        let outcome = within(remaining, ask_one(&reached.client, &pod, way)).await.unwrap_or_else(not_ours);
         Attempt { pod, outcome }
     });
     Attempts(attempts.buffered(AT_ONCE).collect().await)
@@ -65,7 +59,7 @@ async fn ask_one(client: &Client, pod: &PodId, way: Way) -> Outcome {
         Ok(request) => request,
         Err(error) => return Outcome::Refused(error.to_string()),
     };
-    match timeout(CALL, client.request::<Value>(request)).await {
+    match tokio::time::timeout(CALL, client.request::<Value>(request)).await {
         Ok(Ok(_)) => Outcome::Accepted,
         Ok(Err(KubeError::Api(status))) => read_answer(&status),
         Ok(Err(error)) => Outcome::Refused(crate::error::describe(&error)),

@@ -178,23 +178,20 @@ pub(crate) fn describe(error: &kube::Error) -> String {
     innermost.to_string().chars().take(WORDS).collect()
 }
 
-/// A write, as long as there is a right to send it.
-pub(crate) async fn write<T>(
-    what: &str,
-    remaining: Duration,
-    request: impl Future<Output = Result<T, kube::Error>>,
-) -> Result<T, Error> {
-    within(what, remaining, call(what, request)).await
-}
+/// For how long there is a right to write, if there is.
+pub(crate) trait Remaining: Fn() -> Option<Duration> {}
 
-/// Something that ends with the right to do it.
-pub(crate) async fn within<T>(
-    what: &str,
-    remaining: Duration,
-    work: impl Future<Output = Result<T, Error>>,
-) -> Result<T, Error> {
-    let ended = |_| Error::NotHolder { what: what.to_owned() };
-    tokio::time::timeout(remaining, work).await.map_err(ended)?
+impl<F: Fn() -> Option<Duration>> Remaining for F {}
+
+/// Something that is not begun without the right to it, and ends with it. A right may be renewed meanwhile.
+pub(crate) async fn within<T>(remaining: impl Remaining, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = std::pin::pin!(work);
+    while let Some(remaining) = remaining() {
+        if let Ok(done) = tokio::time::timeout(remaining, &mut work).await {
+            return Some(done);
+        }
+    }
+    None
 }
 
 /// One call, with its bound.

@@ -18,6 +18,10 @@ pub(crate) struct NodeItem {
     pub(crate) view: Node,
     /// Whether it has annotations at all: a patch must know.
     pub(crate) annotated: bool,
+    /// Whether it has labels at all.
+    pub(crate) labelled: bool,
+    /// What the label of the reclaim agent says.
+    pub(crate) agent_label: Option<String>,
     /// What `cordoned-by` says.
     pub(crate) cordoned_by: Option<String>,
     /// What the annotations of [`REQUEST`] say.
@@ -77,7 +81,7 @@ impl Item for NodeItem {
         let annotation = |name: &str| metadata.annotations.as_ref().and_then(|all| all.get(name)).cloned();
         let cordoned_by = annotation(names::CORDONED_BY);
         let request = REQUEST.map(annotation);
-        let label = metadata.labels.as_ref().and_then(|all| all.get(names::AGENT_LABEL));
+        let agent_label = metadata.labels.as_ref().and_then(|all| all.get(names::AGENT_LABEL)).cloned();
         let mut ready = ready(&status.conditions);
         // Its message may tell the time of the last heartbeat, its reason says enough.
         if ready.status == Some(true) {
@@ -97,11 +101,12 @@ impl Item for NodeItem {
             taints: taints.collect(),
             record: annotation(names::APPLIED_TAINTS).map_or(Record::None, |text| read_record(&text)),
             armed_for: annotation(names::ARMED_FOR),
-            labelled: label.is_some_and(|value| value == names::AGENT_ENABLED),
+            labelled: agent_label.as_deref() == Some(names::AGENT_ENABLED),
             request: Request::read(request[0].as_deref(), request[1].as_deref(), request[2].as_deref()),
             pods: Pods::NotAsked,
         };
-        Ok((key, Self { view, annotated: metadata.annotations.is_some(), cordoned_by, request }))
+        let (annotated, labelled) = (metadata.annotations.is_some(), metadata.labels.is_some());
+        Ok((key, Self { view, annotated, labelled, agent_label, cordoned_by, request }))
     }
 }
 

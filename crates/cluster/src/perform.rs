@@ -3,7 +3,7 @@
 use crate::cache::Key;
 use crate::capi::{self, CapiVersion};
 use crate::drain::{self, Way};
-use crate::error::{Error, Retry, within, write};
+use crate::error::{Error, Remaining, Retry, call, within};
 use crate::event::Event;
 use crate::gate::Rank;
 use crate::kinds::Place;
@@ -28,7 +28,6 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What a pass did.
 #[derive(Debug)]
@@ -172,15 +171,8 @@ impl Shell {
     /// An event that cannot be sent is not worth a second try.
     async fn tell(&self, pass: &mut Pass<'_>, event: &Event<'_>, now: Timestamp) {
         let _permit = self.gate.enter(pass.rank()).await;
-        let what = "send an event";
-        let sent = match self.may_write(pass, what) {
-            Ok(remaining) => {
-                let send = event.send(&self.client, &self.settings.instance, pass.watched, now);
-                within(what, remaining, send).await
-            }
-            Err(error) => Err(error),
-        };
-        if let Err(error) = sent {
+        let telling = event.send(&self.client, &self.settings.instance, pass.watched, now);
+        if let Some(Err(error)) = within(self.remaining(pass), telling).await {
             tracing::warn!(object = %pass.watched.key(), %error, "an event was lost");
         }
     }
@@ -220,8 +212,8 @@ impl Shell {
     }
 
     async fn ask(&self, pass: &mut Pass<'_>, reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
-        let (rank, key) = (pass.rank(), pass.watched.key());
-        drain::ask(reached, pods, way, rank, || self.settings.right.remaining(&key)).await
+        let rank = pass.rank();
+        drain::ask(reached, pods, way, rank, self.remaining(pass)).await
     }
 
     async fn set_finalizer(&self, pass: &mut Pass<'_>, present: bool) -> Result<(), Error> {
@@ -423,7 +415,6 @@ impl Shell {
         let changed = || Error::Changed { what: what.to_owned() };
         let reached = self.reach(pass.watched).await?;
         let _permit = reached.gate.enter(pass.rank()).await;
-        let remaining = self.may_write(pass, what)?;
         let node: Arc<NodeItem> = reached.nodes.get(&Key::new("", &patch.1)).ok_or_else(changed)?;
         complete(&node, &mut patch);
         let NodePatch(operations, name) = patch;
@@ -431,7 +422,7 @@ impl Shell {
             .header(http::header::CONTENT_TYPE, "application/json-patch+json")
             .body(Value::Array(operations).to_string().into_bytes())
             .map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
-        match write(what, remaining, reached.client.request::<Answer>(request)).await {
+        match self.write(pass, what, reached.client.request::<Answer>(request)).await {
             // A test in the patch failed: somebody wrote meanwhile.
             Err(error) if error.is_race() => Err(changed()),
             answer => answer.map(|_| ()),
@@ -480,9 +471,20 @@ impl Shell {
     }
 
     /// For how long a pass may still write.
-    pub(crate) fn may_write(&self, pass: &Pass<'_>, what: &str) -> Result<Duration, Error> {
-        let remaining = self.settings.right.remaining(&pass.watched.key());
-        remaining.ok_or_else(|| Error::NotHolder { what: what.to_owned() })
+    fn remaining(&self, pass: &Pass<'_>) -> impl Remaining + use<> {
+        let (right, key) = (Arc::clone(&self.settings.right), pass.watched.key());
+        move || right.remaining(&key)
+    }
+
+    /// One write.
+    pub(crate) async fn write<T>(
+        &self,
+        pass: &Pass<'_>,
+        what: &str,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, Error> {
+        let not_holder = || Error::NotHolder { what: what.to_owned() };
+        within(self.remaining(pass), call(what, request)).await.ok_or_else(not_holder)?
     }
 
     pub(crate) fn wrote_version(&self, pass: &mut Pass<'_>, answer: &Answer) {
@@ -499,8 +501,7 @@ impl Shell {
     ) -> Result<Answer, Error> {
         let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
         let _permit = self.gate.enter(pass.rank()).await;
-        let remaining = self.may_write(pass, what)?;
-        match write(what, remaining, self.client.request::<Answer>(request)).await {
+        match self.write(pass, what, self.client.request::<Answer>(request)).await {
             // Of a write that names a version or an identity: somebody else wrote meanwhile.
             Err(error) if error.code() == Some(409) && !what.starts_with("create") => {
                 Err(Error::Changed { what: what.to_owned() })
@@ -560,12 +561,23 @@ impl NodePatch {
         before: Option<&str>,
         after: Option<&str>,
     ) {
-        let path = format!("/metadata/annotations/{}", name.replace('~', "~0").replace('/', "~1"));
-        match (node.annotated, after) {
+        self.set("/metadata/annotations", node.annotated, name, (before, after));
+    }
+
+    /// Sets or removes the label by which the reclaim agent finds its Nodes.
+    pub(crate) fn label(&mut self, node: &NodeItem, after: Option<&str>) {
+        let before = node.agent_label.as_deref();
+        self.set("/metadata/labels", node.labelled, names::AGENT_LABEL, (before, after));
+    }
+
+    /// Sets or removes one entry of a map, which may not be there at all.
+    fn set(&mut self, map: &str, exists: bool, name: &str, (before, after): (Option<&str>, Option<&str>)) {
+        let path = format!("{map}/{}", name.replace('~', "~0").replace('/', "~1"));
+        match (exists, after) {
             (false, None) => {}
             (false, Some(after)) => {
-                self.test("/metadata/annotations", &Value::Null);
-                self.add("/metadata/annotations", &json!({name: after}));
+                self.test(map, &Value::Null);
+                self.add(map, &json!({name: after}));
             }
             (true, after) => {
                 self.test(&path, &before.map_or(Value::Null, |before| json!(before)));

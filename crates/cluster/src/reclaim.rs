@@ -1,7 +1,7 @@
 //! What an eject writes, and what the reclaim agent is told.
 
 use crate::cache::{Item, Key};
-use crate::error::{Error, Retry, write};
+use crate::error::{Error, Retry};
 use crate::node::REQUEST;
 use crate::parts::{MetaOnly, key_of};
 use crate::perform::{Answer, NodePatch, Pass, own_path, patch_params};
@@ -126,7 +126,7 @@ impl Shell {
         .await
     }
 
-    /// Lets the reclaim agent run on a Node for a Machine, or no more.
+    /// Lets the reclaim agent run on a Node for a Machine, or no more. A Node that is gone has no agent.
     pub(crate) async fn arm(
         &self,
         pass: &mut Pass<'_>,
@@ -134,18 +134,12 @@ impl Shell {
         machine: Option<&String>,
     ) -> Result<(), Error> {
         let what = if machine.is_some() { "arm the reclaim agent" } else { "disarm the reclaim agent" };
-        let body = json!({"metadata": {
-            "uid": node.uid,
-            "labels": {names::AGENT_LABEL: machine.map(|_| names::AGENT_ENABLED)},
-            "annotations": {names::ARMED_FOR: machine},
-        }});
-        let request = Request::new("/api/v1/nodes").patch(&node.name, &patch_params(), &Patch::Merge(&body));
-        match self.send_to_workload(pass, what, request).await {
-            Err(error) if error.code() == Some(404) && machine.is_none() => Ok(()),
-            // It is gone, or another one has its name.
-            Err(error) if error.is_race() => Err(Error::Changed { what: what.to_owned() }),
-            answer => answer.map(|_| ()),
-        }
+        self.patch_node(pass, what, NodePatch::of(node), |node, patch| {
+            patch.label(node, machine.map(|_| names::AGENT_ENABLED));
+            let before = node.view.armed_for.as_deref();
+            patch.annotate(node, names::ARMED_FOR, before, machine.map(String::as_str));
+        })
+        .await
     }
 
     pub(crate) async fn write_agent_config(
@@ -210,8 +204,7 @@ impl Shell {
         let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
         let reached: Reached = self.reach(pass.watched).await?;
         let _permit = reached.gate.enter(pass.rank()).await;
-        let remaining = self.may_write(pass, what)?;
-        write(what, remaining, reached.client.request::<Answer>(request)).await
+        self.write(pass, what, reached.client.request::<Answer>(request)).await
     }
 }
 

@@ -45,6 +45,10 @@ pub(crate) struct Options {
     #[arg(long, env = "POD_NAME", value_name = "NAME")]
     pub(crate) pod_name: Option<String>,
 
+    /// Identity of the pod: only a container that is started again in it goes on with what the last one held.
+    #[arg(long, env = "POD_UID", value_name = "UID")]
+    pub(crate) pod_uid: Option<String>,
+
     /// Namespace of the leases.
     #[arg(long, env = "POD_NAMESPACE", default_value = "5spot-system", value_name = "NAMESPACE")]
     pub(crate) lease_namespace: String,
@@ -92,7 +96,7 @@ pub(crate) struct Options {
 const INSTANCES: u32 = 64;
 
 impl Options {
-    /// No two processes have the same: in a pod its name, else the host's with the number of the process.
+    /// In a pod its name, else the host's with the number of the process.
     pub(crate) fn instance_name(&self) -> String {
         let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
         self.pod_name.clone().unwrap_or_else(|| format!("{}-{}", host(), std::process::id()))
@@ -105,6 +109,7 @@ impl Options {
         let ordinal = || ordinal().filter(|ordinal| *ordinal < self.instance_count.get());
         Instance {
             name: self.instance_name(),
+            uid: self.pod_uid.clone().unwrap_or_else(uid_of_this_process),
             own: self.instance_id.or_else(ordinal),
             count: self.instance_count,
             timing: Timing {
@@ -132,12 +137,18 @@ impl Options {
             "--lease-duration-secs ({duration}) must be longer than --lease-renew-deadline-secs ({deadline})"
         );
         anyhow::ensure!(
-            retry > 0 && deadline > retry,
-            "--lease-renew-deadline-secs ({deadline}) must be longer than --lease-retry-period-secs ({retry}), and that \
-             at least 1"
+            retry > 0 && deadline >= 2 * retry,
+            "--lease-renew-deadline-secs ({deadline}) must be twice --lease-retry-period-secs ({retry}) at least, and \
+             that at least 1"
         );
         Ok(())
     }
+}
+
+/// One that no other process has.
+fn uid_of_this_process() -> String {
+    let started = jiff::Timestamp::now().as_nanosecond();
+    format!("{started:x}-{:x}", std::process::id())
 }
 
 fn instance_count(text: &str) -> Result<NonZeroU32, String> {

@@ -16,9 +16,10 @@ use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -34,6 +35,9 @@ const STEP: Duration = Duration::from_secs(1);
 
 /// How long passes under way may take to end when their machines go to another process.
 const ENDING: Duration = Duration::from_secs(1);
+
+/// How long passes that were ended may take to notice it.
+const ABORTING: Duration = Duration::from_millis(200);
 
 /// What the watches and the loop share.
 struct Desk {
@@ -103,19 +107,22 @@ impl Tenant for Office {
 
     async fn leave(&self, slots: &BTreeSet<u32>) {
         self.desk.share.leave(slots);
-        let finish = async {
-            while !self.desk.under_way(slots).is_empty() {
-                self.desk.ended.notified().await;
-            }
-        };
         // A pass is short, unless a cluster answers slowly. To be ended is no worse for it than a crash.
-        if tokio::time::timeout(ENDING, finish).await.is_err() {
+        if tokio::time::timeout(ENDING, self.finish(slots)).await.is_err() {
             self.desk.under_way(slots).iter().for_each(AbortHandle::abort);
+            let _ = tokio::time::timeout(ABORTING, self.finish(slots)).await;
         }
     }
 }
 
 impl Office {
+    /// Returns when no pass is under way in these slots.
+    async fn finish(&self, slots: &BTreeSet<u32>) {
+        while !self.desk.under_way(slots).is_empty() {
+            self.desk.ended.notified().await;
+        }
+    }
+
     fn count(&self, slot: u32, change: SlotChange) {
         let metrics = &self.worker.metrics;
         metrics.slot_changes.get_or_create(&ByChange { change }).inc();
@@ -153,28 +160,50 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let office = Office { desk: Arc::clone(&desk), worker: Arc::clone(&worker) };
 
     let mut passes = JoinSet::new();
-    let work = async {
-        shell.ready().await;
-        tracing::info!(machines = shell.all().len(), "ready");
-        if dry_run {
-            tracing::info!("dry run: nothing is written");
+    let (stop, stopped) = watch::channel(false);
+    let outcome = {
+        let mut holding = pin!(hold(&mut keeper, &office, dry_run, stopped));
+        let working = async {
+            shell.ready().await;
+            tracing::info!(machines = shell.all().len(), "ready");
             work(&desk, &worker, &mut passes).await;
-        }
-        tokio::join!(work(&desk, &worker, &mut passes), keeper.keep(&office));
+        };
+        let outcome = tokio::select! {
+            () = working => Ok(()),
+            () = &mut holding => Ok(()),
+            asked = shutdown::asked() => asked.context("listen for signals"),
+        };
+        stop.send_replace(true);
+        // A pass is short. What is under way is finished while the right to write still stands.
+        let finish = async { while passes.join_next().await.is_some() {} };
+        let (finish, holding) = (tokio::time::timeout(ENDING, finish), tokio::time::timeout(ENDING, holding));
+        let _ = tokio::join!(finish, holding);
+        outcome
     };
-    let outcome = tokio::select! {
-        () = work => Ok(()),
-        asked = shutdown::asked() => asked.context("listen for signals"),
-    };
-    // A pass is short. What is under way is finished while the right to write still stands.
-    let finish = async { while passes.join_next().await.is_some() {} };
-    let _ = tokio::time::timeout(ENDING, finish).await;
     passes.shutdown().await;
     if !dry_run {
         keeper.release().await;
     }
     tracing::info!("ended");
     outcome
+}
+
+/// Holds slots, as soon as enough is known to work on them and until it is told to stop.
+async fn hold(keeper: &mut Keeper, office: &Office, dry_run: bool, mut stop: watch::Receiver<bool>) {
+    let mut stopped = pin!(async move {
+        // Nobody who could tell is as good as being told.
+        let _ = stop.wait_for(|is_told| *is_told).await;
+    });
+    tokio::select! {
+        () = office.worker.shell.ready() => {}
+        () = &mut stopped => return,
+    }
+    if dry_run {
+        tracing::info!("dry run: nothing is written");
+        stopped.await;
+    } else {
+        keeper.keep(office, stopped).await;
+    }
 }
 
 /// Starts a pass for every machine that is due. Never ends.

@@ -52,8 +52,11 @@ pub struct Timing {
 /// Who takes part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Instance {
-    /// No other process has this name.
+    /// Its name, for people.
     pub name: String,
+    /// Its identity: of two processes with one name only one that follows the other, when that has ended for certain,
+    /// may have the same.
+    pub uid: String,
     /// The slot it prefers. Without one it takes what it gets.
     pub own: Option<u32>,
     /// How many slots there are.
@@ -76,6 +79,8 @@ pub struct Record {
 pub struct Holder {
     /// Its name.
     pub name: String,
+    /// Its identity.
+    pub uid: String,
     /// The slot that it prefers.
     pub own: Option<u32>,
     /// How many slots there are, for it.
@@ -127,6 +132,13 @@ pub enum What {
     Ask,
 }
 
+impl Instance {
+    /// Whether it is this one that holds something.
+    fn is(&self, holder: &Holder) -> bool {
+        self.name == holder.name && self.uid == holder.uid
+    }
+}
+
 impl What {
     /// What the Lease says after the write, if it was carried out by `me`, with `stamp` for a renewal.
     pub fn record(&self, me: &Instance, before: Option<&Record>, stamp: &str) -> Record {
@@ -135,6 +147,7 @@ impl What {
             Self::Hold => Record {
                 holder: Some(Holder {
                     name: me.name.clone(),
+                    uid: me.uid.clone(),
                     own: me.own,
                     count: me.count,
                     duration: me.timing.duration,
@@ -217,7 +230,10 @@ impl Slots {
     /// A write of ours was carried out: it was sent at `asked`, and this is what the Lease says now.
     pub fn wrote(&mut self, write: &Write, asked: Moment, now: Moment, found: Found) {
         if let (What::Hold, Some(holder)) = (&write.what, &found.record.holder) {
-            let confirmed = self.mine.get(&write.slot).is_some_and(|mine| mine.confirmed);
+            // A renewal that was sent when the belief had ended already is as good as new.
+            let deadline = self.me.timing.renew_deadline;
+            let in_time = |mine: &Mine| mine.confirmed && asked < mine.asked + deadline;
+            let confirmed = self.mine.get(&write.slot).is_some_and(in_time);
             let mine = Mine { stamp: holder.stamp.clone(), asked, confirmed };
             self.mine.insert(write.slot, mine);
         }
@@ -238,23 +254,25 @@ impl Slots {
     }
 
     /// What frees these slots. They are not ours from now on, whatever becomes of the writes.
-    pub fn free(&mut self, slots: &BTreeSet<u32>) -> Vec<Write> {
-        let ours: Vec<u32> = self.mine.keys().filter(|slot| slots.contains(slot)).copied().collect();
-        ours.into_iter()
-            .filter_map(|slot| {
-                self.mine.remove(&slot);
-                let known = self.known.get(&slot)?;
-                let wanted_by = known.found.record.wanted_by.clone();
-                let version = Some(known.found.version.clone());
-                Some(Write { slot, version, what: What::Free { wanted_by } })
-            })
-            .collect()
+    pub fn free(&mut self, slots: &BTreeSet<u32>, now: Moment) -> Vec<Write> {
+        let mut writes = Vec::new();
+        for slot in slots {
+            self.mine.remove(slot);
+            let Some(known) = self.known.get_mut(slot) else { continue };
+            let wanted_by = known.found.record.wanted_by.clone();
+            let version = Some(known.found.version.clone());
+            writes.push(Write { slot: *slot, version, what: What::Free { wanted_by } });
+            // What is promised is not taken back in the same breath.
+            (known.found.record.holder, known.since) = (None, now);
+        }
+        writes
     }
 
-    /// Frees everything, for the end.
-    pub fn free_all(&mut self) -> Vec<Write> {
-        let all = self.mine.keys().copied().collect();
-        self.free(&all)
+    /// Frees everything that bears our name, for the end; also what was written without an answer.
+    pub fn free_all(&mut self, now: Moment) -> Vec<Write> {
+        let ours = |known: &Known| known.found.record.holder.as_ref().is_some_and(|it| self.me.is(it));
+        let all = self.known.iter().filter(|(_, known)| ours(known)).map(|(slot, _)| *slot).collect();
+        self.free(&all, now)
     }
 
     /// What to write after a look.
@@ -294,7 +312,7 @@ impl Slots {
         }
         let renewals = self.mine.values().map(|mine| mine.asked + self.me.timing.retry);
         let ends = self.known.values().filter_map(|known| {
-            let holder = known.found.record.holder.as_ref().filter(|holder| holder.name != self.me.name);
+            let holder = known.found.record.holder.as_ref().filter(|holder| !self.me.is(holder));
             let patience = holder.map_or(self.patience(), |holder| holder.duration);
             Some(known.since + patience).filter(|end| *end > now)
         });
@@ -322,7 +340,7 @@ impl Slots {
     fn other(&self, slot: u32, now: Moment) -> Option<(&Holder, bool)> {
         let known = self.known.get(&slot)?;
         let holder = known.found.record.holder.as_ref()?;
-        (holder.name != self.me.name).then(|| (holder, now < known.since + holder.duration))
+        (!self.me.is(holder)).then(|| (holder, now < known.since + holder.duration))
     }
 
     /// Those who hold something and must be respected.
@@ -336,7 +354,7 @@ impl Slots {
         self.others(now).map(|(_, holder)| holder).find(|holder| holder.count != self.me.count)
     }
 
-    /// Whether a Lease is held by somebody who is gone, or by us before we were started again.
+    /// Whether a Lease is held by somebody who is gone, or by us without our knowing.
     fn is_dead(&self, slot: u32, now: Moment) -> bool {
         let held = self.known.get(&slot).is_some_and(|known| known.found.record.holder.is_some());
         held && !self.mine.contains_key(&slot) && self.other(slot, now).is_none_or(|(_, is_live)| !is_live)
@@ -356,7 +374,7 @@ impl Slots {
     fn step_back(&mut self, now: Moment) -> Vec<Write> {
         let taken: BTreeSet<u32> =
             self.mine.iter().filter(|(_, mine)| !mine.confirmed).map(|(slot, _)| *slot).collect();
-        let writes = self.free(&taken);
+        let writes = self.free(&taken, now);
         if !taken.is_empty() {
             self.stepped_back.0 += 1;
             let name =
@@ -455,7 +473,8 @@ mod tests {
 
     fn instance(name: &str, own: Option<u32>, slots: u32) -> Slots {
         let timing = Timing { duration: SECOND * 15, renew_deadline: SECOND * 10, retry: SECOND * 2 };
-        Slots::new(Instance { name: name.to_owned(), own, count: count(slots), timing })
+        let (name, uid) = (name.to_owned(), "1".to_owned());
+        Slots::new(Instance { name, uid, own, count: count(slots), timing })
     }
 
     /// All Leases, and how often each was written.
@@ -471,6 +490,8 @@ mod tests {
         }
 
         fn take(&mut self, slots: &mut Slots, writes: Vec<Write>, now: Moment) {
+            let slots_written: BTreeSet<u32> = writes.iter().map(|write| write.slot).collect();
+            assert_eq!(slots_written.len(), writes.len(), "two writes to one Lease: {writes:?}");
             for write in writes {
                 let before = self.leases.get(&write.slot);
                 if before.map(|found| found.version.clone()) != write.version {
@@ -489,7 +510,7 @@ mod tests {
         fn round(&mut self, slots: &mut Slots, now: Moment) -> Vec<u32> {
             self.look(slots, now);
             let handed = slots.to_hand_over();
-            let mut writes = slots.free(&handed);
+            let mut writes = slots.free(&handed, now);
             writes.extend(slots.plan(now));
             self.take(slots, writes, now);
             self.look(slots, now);
@@ -544,7 +565,7 @@ mod tests {
         server.round(&mut b, SECOND);
         server.round(&mut a, SECOND);
         assert_eq!(server.round(&mut b, SECOND), [1]);
-        let writes = a.free_all();
+        let writes = a.free_all(SECOND * 2);
         server.take(&mut a, writes, SECOND * 2);
         assert_eq!(server.round(&mut b, SECOND * 2), [0, 1]);
     }
@@ -555,10 +576,10 @@ mod tests {
         let (mut old, mut new) = (instance("old", Some(0), 3), instance("new", Some(0), 2));
         assert_eq!(server.round(&mut old, SECOND), [0, 1, 2]);
         assert_eq!(server.round(&mut new, SECOND), [0; 0]);
-        let writes = old.free(&BTreeSet::from([0, 1]));
+        let writes = old.free(&BTreeSet::from([0, 1]), SECOND * 2);
         server.take(&mut old, writes, SECOND * 2);
         assert_eq!(server.round(&mut new, SECOND * 2), [0; 0], "one is enough");
-        let writes = old.free_all();
+        let writes = old.free_all(SECOND * 3);
         server.take(&mut old, writes, SECOND * 3);
         assert_eq!(server.round(&mut new, SECOND * 3), [0, 1]);
     }
@@ -598,12 +619,37 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_his_name_on_a_lease_that_he_did_not_write_does_not_hold_it() {
+    fn a_container_that_is_started_again_goes_on_at_once_and_another_pod_of_its_name_waits() {
         let mut server = Server::default();
         let (mut before, mut again) = (instance("a", Some(0), 1), instance("a", Some(0), 1));
         assert_eq!(server.round(&mut before, SECOND), [0]);
-        assert_eq!(server.round(&mut again, SECOND * 2), [0], "a container that was started again");
+        assert_eq!(server.round(&mut again, SECOND * 2), [0], "of the same pod");
         server.look(&mut before, SECOND * 3);
-        assert_eq!(before.held(SECOND * 3), BTreeMap::new());
+        assert_eq!(before.held(SECOND * 3), BTreeMap::new(), "it finds a renewal that it did not write");
+
+        let mut other = instance("a", Some(0), 1);
+        other.me.uid = "2".to_owned();
+        for second in 3..17 {
+            assert_eq!(
+                server.round(&mut other, SECOND * second),
+                [0; 0],
+                "{second}: the old one may be alive"
+            );
+        }
+        assert_eq!(server.round(&mut other, SECOND * 18), [0]);
+    }
+
+    #[test]
+    fn a_renewal_that_comes_too_late_needs_a_second_look() {
+        let mut server = Server::default();
+        let mut slow = instance("slow", Some(0), 1);
+        assert_eq!(server.round(&mut slow, SECOND), [0]);
+        server.look(&mut slow, SECOND * 4);
+        let renewal = slow.plan(SECOND * 4);
+        // It was stopped between the decision and the write.
+        server.take(&mut slow, renewal, SECOND * 30);
+        assert_eq!(slow.held(SECOND * 30), BTreeMap::new());
+        server.look(&mut slow, SECOND * 31);
+        assert_eq!(slow.held(SECOND * 31).len(), 1);
     }
 }

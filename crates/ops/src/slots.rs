@@ -24,6 +24,9 @@ use tokio::time::{sleep, timeout};
 /// How soon Leases are looked at again that could not be read.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(250);
 
+/// How often everything is given back, until nothing bears our name.
+const RELEASES: u32 = 3;
+
 /// Which Leases, and for whom.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -102,6 +105,8 @@ pub struct Keeper {
     /// Who goes by another count, as it was last said.
     told: Option<(String, NonZeroU32)>,
     stands_by: bool,
+    /// What was wrong, as it was last said.
+    complaint: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -115,7 +120,17 @@ impl Keeper {
         let holdings = Holdings { count: settings.instance.count, until: Arc::default() };
         let slots = Slots::new(settings.instance.clone());
         let (leases, ring) = (BTreeMap::new(), Arc::default());
-        Self { client, settings, slots, holdings, leases, ring, told: None, stands_by: false }
+        Self {
+            client,
+            settings,
+            slots,
+            holdings,
+            leases,
+            ring,
+            told: None,
+            stands_by: false,
+            complaint: None,
+        }
     }
 
     /// What is held, to be asked before every write.
@@ -123,38 +138,57 @@ impl Keeper {
         self.holdings.clone()
     }
 
-    /// Takes and keeps what it can get. Never ends.
-    pub async fn keep(&mut self, tenant: &impl Tenant) {
+    /// Takes and keeps what it can get, until it is asked to stop. What it is about to write then is written, so that
+    /// nothing is held without anybody knowing.
+    pub async fn keep(&mut self, tenant: &impl Tenant, stop: impl Future<Output = ()>) {
         let watch = self.watch();
+        let mut stop = pin!(stop);
         let rounds = async {
+            let mut failures = 0;
             loop {
-                let shortest = if self.round(tenant).await { Duration::ZERO } else { AFTER_A_FAILURE };
+                failures = if self.round(tenant).await { 0 } else { failures + 1 };
+                let longest = self.settings.instance.timing.retry;
+                let shortest = match failures {
+                    0 => Duration::ZERO,
+                    many => (AFTER_A_FAILURE * 2_u32.saturating_pow(many - 1)).min(longest),
+                };
                 let pause = self.slots.next(now()).saturating_sub(now()).max(shortest);
-                let _ = timeout(pause, self.ring.notified()).await;
+                tokio::select! {
+                    () = &mut stop => return,
+                    _ = timeout(pause, self.ring.notified()) => {}
+                }
             }
         };
-        tokio::join!(watch, rounds);
+        tokio::select! {
+            () = watch => {}
+            () = rounds => {}
+        }
     }
 
     /// Gives everything back, so that nobody has to wait for it.
     pub async fn release(&mut self) {
         self.holdings.replace(BTreeMap::new());
-        // Somebody may have asked for one since the last look.
-        if let Ok(leases) = self.look().await {
+        let mut released = BTreeSet::new();
+        // Somebody may write to one between look and write, to ask for it.
+        for _ in 0..RELEASES {
+            let Ok(leases) = self.look().await else { continue };
             self.see(leases);
+            let writes = self.slots.free_all(now());
+            if writes.is_empty() {
+                break;
+            }
+            released.extend(writes.iter().map(|write| write.slot));
+            self.carry_out(writes).await;
         }
-        let writes = self.slots.free_all();
-        let slots: Vec<u32> = writes.iter().map(|write| write.slot).collect();
-        self.carry_out(writes).await;
-        if !slots.is_empty() {
-            tracing::info!(?slots, "released");
+        if !released.is_empty() {
+            tracing::info!(slots = ?released, "released");
         }
     }
 
-    /// Looks at the Leases and does what follows; whether the look succeeded.
+    /// Looks at the Leases and does what follows; whether the server let us.
     async fn round(&mut self, tenant: &impl Tenant) -> bool {
         let look = self.look().await;
-        let succeeded = look.is_ok();
+        let is_seen = look.is_ok();
         let writes = match look {
             Ok(leases) => {
                 self.see(leases);
@@ -166,13 +200,24 @@ impl Keeper {
                 writes
             }
             Err(error) => {
-                tracing::warn!(%error, "the leases could not be read");
+                self.complain(format!("the leases could not be read: {error}"));
                 self.slots.renew(now())
             }
         };
-        self.carry_out(writes).await;
+        let is_written = self.carry_out(writes).await;
         self.publish(tenant);
-        succeeded
+        if is_seen && is_written {
+            self.complaint = None;
+        }
+        is_seen && is_written
+    }
+
+    /// Says what is wrong, once.
+    fn complain(&mut self, text: String) {
+        if self.complaint.as_ref() != Some(&text) {
+            tracing::warn!("{text}");
+            self.complaint = Some(text);
+        }
     }
 
     fn see(&mut self, leases: BTreeMap<u32, Lease>) {
@@ -192,7 +237,7 @@ impl Keeper {
             tracing::info!(slot, "hands the slot over");
             tenant.lost(*slot, Loss::HandedOver);
         }
-        self.slots.free(&slots)
+        self.slots.free(&slots, now())
     }
 
     /// Makes known what is held.
@@ -244,7 +289,9 @@ impl Keeper {
         Ok(leases.filter_map(|lease| Some((lease.slot(program)?, lease))).collect())
     }
 
-    async fn carry_out(&mut self, writes: Vec<Write>) {
+    /// Writes; whether the server let us, though somebody may have been faster.
+    async fn carry_out(&mut self, writes: Vec<Write>) -> bool {
+        let mut is_written = true;
         let outcomes = future::join_all(writes.into_iter().map(|write| self.write(write))).await;
         for (write, asked, answer) in outcomes {
             match answer {
@@ -258,10 +305,12 @@ impl Keeper {
                 }
                 // What is held stands until its deadline: the server may be back before.
                 Err(error) => {
-                    tracing::warn!(slot = write.slot, what = ?write.what, %error, "the lease could not be written");
+                    self.complain(format!("the lease of slot {} could not be written: {error}", write.slot));
+                    is_written = false;
                 }
             }
         }
+        is_written
     }
 
     async fn write(&self, write: Write) -> (Write, Moment, Result<Lease, kube::Error>) {
@@ -321,12 +370,16 @@ impl Keeper {
     }
 }
 
+/// A watch that hears nothing while Leases are renewed is deaf.
 async fn follow(client: &Client, settings: &Settings, ring: &Notify) -> Result<(), kube::Error> {
+    let patience = settings.instance.timing.renew_deadline;
+    let deaf = |_| kube::Error::ReadEvents(std::io::Error::from(std::io::ErrorKind::TimedOut));
     let path = leases_path(&settings.namespace);
     let request = Request::get(format!("{path}?watch=true&timeoutSeconds=290")).body(Vec::new());
     let request = request.map_err(kube::Error::HttpError)?;
-    let mut events = pin!(client.request_events::<Lease>(request).await?);
-    while let Some(event) = events.next().await {
+    let events = timeout(patience, client.request_events::<Lease>(request)).await.map_err(deaf)??;
+    let mut events = pin!(events);
+    while let Some(event) = timeout(patience, events.next()).await.map_err(deaf)? {
         let (WatchEvent::Added(lease) | WatchEvent::Modified(lease) | WatchEvent::Deleted(lease)) = event?
         else {
             continue;

@@ -5,7 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "tests: the line that fails is the message")]
 
 use fivespot_core::slots::{Found, Instance, Moment, Slots, Timing, Write, slot_of};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -94,9 +94,23 @@ struct Letter {
 }
 
 enum Doing {
-    Sleeping { until: Moment },
-    Looking { asked: Moment, arrives: Moment, returns: Moment, seen: Option<BTreeMap<u32, Found>> },
-    Writing { letters: Vec<Letter>, give_up: Moment },
+    Sleeping {
+        until: Moment,
+    },
+    Looking {
+        asked: Moment,
+        arrives: Moment,
+        returns: Moment,
+        seen: Option<BTreeMap<u32, Found>>,
+    },
+    /// It has decided and not yet sent: it may be stopped in between.
+    Deciding {
+        writes: Vec<Write>,
+    },
+    Writing {
+        letters: Vec<Letter>,
+        give_up: Moment,
+    },
     Ended,
 }
 
@@ -145,20 +159,25 @@ impl Process {
                     let seen = seen.take().unwrap_or_default();
                     self.slots.see(local, seen);
                     let writes = if self.ends {
-                        self.slots.free_all()
+                        self.slots.free_all(local)
                     } else {
-                        let mut writes = self.slots.free(&self.slots.to_hand_over());
+                        let mut writes = self.slots.free(&self.slots.to_hand_over(), local);
                         writes.extend(self.slots.plan(local));
                         writes
                     };
-                    let from = self.slots.me().clone();
-                    let letters = writes.into_iter().map(|write| {
-                        let arrives = now + dice.delay();
-                        let returns = arrives + dice.delay();
-                        Letter { from: from.clone(), write, asked: local, arrives, returns, answer: None }
-                    });
-                    self.doing = Doing::Writing { letters: letters.collect(), give_up: now + CALL };
+                    let slots: BTreeSet<u32> = writes.iter().map(|write| write.slot).collect();
+                    assert_eq!(slots.len(), writes.len(), "two writes to one Lease: {writes:?}");
+                    self.doing = Doing::Deciding { writes };
                 }
+            }
+            Doing::Deciding { writes } => {
+                let from = self.slots.me().clone();
+                let letters = std::mem::take(writes).into_iter().map(|write| {
+                    let arrives = now + dice.delay();
+                    let returns = arrives + dice.delay();
+                    Letter { from: from.clone(), write, asked: local, arrives, returns, answer: None }
+                });
+                self.doing = Doing::Writing { letters: letters.collect(), give_up: now + CALL };
             }
             Doing::Writing { letters, give_up } => {
                 for letter in
@@ -206,7 +225,7 @@ impl Run {
         self.started += 1;
         let own = (!self.dice.one_in(3)).then(|| u32::try_from(self.dice.below(u64::from(slots))).unwrap());
         let (name, count) = (format!("p{}", self.started), NonZeroU32::new(slots).unwrap());
-        let instance = Instance { name, own, count, timing: TIMING };
+        let instance = Instance { uid: name.clone(), name, own, count, timing: TIMING };
         self.processes.push(Process::new(instance, &mut self.dice));
     }
 

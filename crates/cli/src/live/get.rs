@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// By how many seconds the clocks of hosts may differ.
+const SKEW: i64 = 30;
+
 /// How often the cluster is looked at while it is watched.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -101,23 +104,26 @@ fn list(machines: &[Watched]) -> serde_json::Value {
     serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-/// Who looks after which machine.
-struct Owners(BTreeMap<u32, Record>);
+/// Who looks after which machine, as far as it may be known: who may see machines may not be allowed to see leases.
+struct Owners(Option<BTreeMap<u32, Record>>);
 
 impl Owners {
-    /// As far as it may be known: who may see machines may not be allowed to see leases.
     async fn read(shell: &Shell) -> Self {
-        Self(shell.slots().await.unwrap_or_default())
+        Self(shell.slots().await.ok())
     }
 
     /// The name of the instance; without one, the number of the slot.
-    fn of(&self, machine: &ScheduledMachine, status: &ScheduledMachineStatus) -> String {
+    fn of(&self, machine: &ScheduledMachine, status: &ScheduledMachineStatus, now: Timestamp) -> String {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let (namespace, name) = (text(&machine.metadata.namespace), text(&machine.metadata.name));
-        match owner(&namespace, &name, &self.0) {
-            Some(holder) => holder.name.clone(),
-            None => status.instance.map_or("-".to_owned(), |slot| format!("none (slot {slot})")),
-        }
+        let Some(slot) = status.instance else { return "-".to_owned() };
+        let Some(leases) = &self.0 else { return format!("slot {slot}") };
+        let Some(holder) = owner(&namespace, &name, leases) else { return format!("none (slot {slot})") };
+        let silent =
+            holder.stamp.parse().map_or(0, |renewed: Timestamp| now.duration_since(renewed).as_secs());
+        // Clocks differ, by less than this.
+        let is_dead = silent > i64::try_from(holder.duration.as_secs()).unwrap_or(0) + SKEW;
+        if is_dead { format!("{} (silent for {})", holder.name, span(silent)) } else { holder.name.clone() }
     }
 }
 
@@ -159,7 +165,7 @@ impl View {
         if let Some(owners) = &self.owners {
             row.push(machine.spec.cluster_name.clone());
             row.push(machine.spec.priority.to_string());
-            row.push(owners.of(machine, &status));
+            row.push(owners.of(machine, &status, now));
             row.push(text(status.message.as_deref()));
         }
         row

@@ -34,13 +34,13 @@ impl World {
         world
     }
 
-    /// One that goes on at once if it was killed: it is known by its name.
+    /// One that goes on at once if it was killed: it is known by its pod.
     fn start_controller(&self) {
         let kubeconfig = self.plane.management().kubeconfig_path().to_str().unwrap();
         let args =
             ["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0", "--kubeconfig", kubeconfig];
         let args: Vec<String> =
-            args.into_iter().chain(["--pod-name=controller-0"]).map(str::to_owned).collect();
+            args.into_iter().chain(["--pod-name=controller-0", "--pod-uid=0"]).map(str::to_owned).collect();
         self.plane.run("controller", &self.controller, &args).unwrap();
     }
 

@@ -73,7 +73,7 @@ impl Controller {
     /// The same with environment variables.
     pub(crate) fn start_with(plane: &ControlPlane, name: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
         install(plane);
-        Self::launch(plane, name, &service_account_kubeconfig(plane), &["--pod-name", name], args, env)
+        Self::launch(plane, name, &service_account_kubeconfig(plane), &pod(name), args, env)
     }
 
     /// Starts it on a server that asks nobody who he is.
@@ -84,7 +84,7 @@ impl Controller {
             "users": [{"name": "a", "user": {}}],
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
         });
-        Self::launch(plane, name, &kubeconfig.to_string(), &["--pod-name", name], args, &[])
+        Self::launch(plane, name, &kubeconfig.to_string(), &pod(name), args, &[])
     }
 
     /// Starts it under its ServiceAccount, with another port of this machine as its only way to the server.
@@ -92,7 +92,7 @@ impl Controller {
         install(plane);
         let mut config: Value = serde_json::from_str(&service_account_kubeconfig(plane)).unwrap();
         config["clusters"][0]["cluster"]["server"] = json!(format!("https://127.0.0.1:{port}"));
-        Self::launch(plane, name, &config.to_string(), &["--pod-name", name], args, &[])
+        Self::launch(plane, name, &config.to_string(), &pod(name), args, &[])
     }
 
     /// Starts it without any flag that tells who it is: only its environment does.
@@ -125,6 +125,7 @@ impl Controller {
             .args(identity)
             .args(args)
             .env_remove("POD_NAME")
+            .env_remove("POD_UID")
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
             .spawn()
@@ -172,6 +173,11 @@ impl Controller {
         let body = text.split_once("\r\n\r\n").unwrap().1.to_owned();
         (status, body)
     }
+}
+
+/// A pod of this name: whoever is started again with it is a container that is started again.
+fn pod(name: &str) -> [&str; 4] {
+    ["--pod-name", name, "--pod-uid", name]
 }
 
 impl Drop for Controller {

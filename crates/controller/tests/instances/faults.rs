@@ -86,6 +86,8 @@ impl Cable {
                                 break;
                             }
                         }
+                        // What has arrived is answered, though nobody hears it any more.
+                        std::thread::sleep(Duration::from_secs(1));
                         let _ = to.shutdown(Shutdown::Write);
                     });
                 }

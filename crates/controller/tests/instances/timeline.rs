@@ -31,8 +31,8 @@ pub(crate) struct Deed {
     what: String,
     /// Whether it went through.
     pub(crate) done: bool,
-    /// Whether it is a write to the ScheduledMachine.
-    pub(crate) is_own: bool,
+    /// Whether something was done to the world, and not only written down.
+    pub(crate) moves: bool,
 }
 
 impl std::fmt::Debug for Deed {
@@ -110,16 +110,15 @@ impl Timeline {
     fn note_deed(&mut self, entry: &AuditEntry, by: String, node_stem: &str) {
         let name = match entry.resource.as_str() {
             "nodes" => entry.name.strip_prefix(node_stem),
-            _ if entry.namespace != self.namespace => None,
-            // Called after what they are about, and a hash.
-            "events" => entry.name.rsplit_once('.').map(|(machine, _)| machine),
-            _ => Some(entry.name.as_str()),
+            // What is only said does no harm.
+            "events" => None,
+            _ => Some(entry.name.as_str()).filter(|_| entry.namespace == self.namespace),
         };
         let Some(machine) = name.filter(|name| !name.is_empty()) else { return };
         let what = format!("{} {} {}: {}", entry.verb, entry.resource, entry.subresource, entry.code);
-        let is_own = entry.resource == "scheduledmachines";
+        let moves = entry.resource != "scheduledmachines";
         let done = (200..300).contains(&entry.code);
-        self.deeds.push(Deed { at: entry.at, by, machine: machine.to_owned(), what, done, is_own });
+        self.deeds.push(Deed { at: entry.at, by, machine: machine.to_owned(), what, done, moves });
     }
 
     /// Until when a span was believed in at the longest.

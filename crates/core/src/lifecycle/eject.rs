@@ -40,8 +40,12 @@ pub(super) enum Turn {
 /// Judges requests and releases, before anything else is decided.
 pub(super) fn judge(now: Timestamp, orders: &super::Orders, observed: &Observed) -> Verdict {
     let calls = &orders.reclaim;
+    let own = own_node(observed);
     let mut last = observed.memory.reclaim.clone();
-    if let Some(held) = last.as_mut().filter(|last| reclaim::is_released(last, calls, orders.enabled)) {
+    // A request that still stands is taken off first: it was answered, and must not begin the next eject.
+    let is_asked = calls.request.is_some() || own.is_some_and(|(_, node)| node.request.is_some());
+    let is_released = |last: &Reclaim| !is_asked && reclaim::is_released(last, calls, orders.enabled);
+    if let Some(held) = last.as_mut().filter(|last| is_released(last)) {
         *held = reclaim::over(held);
         return Verdict { reclaim: last, turn: Turn::Released, clears: Vec::new(), notes: Vec::new() };
     }
@@ -51,7 +55,6 @@ pub(super) fn judge(now: Timestamp, orders: &super::Orders, observed: &Observed)
     if orders.deletion.is_some() || stage == Stage::UnderWay {
         return verdict;
     }
-    let own = own_node(observed);
     if let Some((machine, node)) = own
         && let Some(request) = &node.request
     {

@@ -94,6 +94,10 @@ fn known_ends() -> Vec<(&'static str, Life)> {
     let unseen = [Pass, Act(Actor::ClusterApi), Boundary, Pass, Pass, Boundary, strip_all];
     vec![
         ("nothing is made beside an old Machine that no watch has", simple("nothing", &unseen)),
+        (
+            "who enables a schedule releases its hold once",
+            simple("nothing", &[By(User::Reclaim), Pass, Pass, ON]),
+        ),
         ("what hangs gets one Machine", simple("provider objects only", &hangs)),
         ("what hangs when the window opens is helped", simple("provider objects only", &reopened)),
         (
