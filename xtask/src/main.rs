@@ -6,6 +6,7 @@ mod codegen;
 mod demo;
 mod mutants;
 mod progress;
+mod wire;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

@@ -9,12 +9,14 @@
 //!
 //! - [`read_manifest`]: a file, read as strictly as the server reads it.
 //! - [`AgentConfig`]: what the reclaim agent of a Node looks for.
+//! - [`fleet`]: the objects that a cluster and its fleet speak through.
 //! - Orders and memory, read from an object, and the status that is written back; [`names`] of everything.
 //!
 //! Rules and their bounds come from [`fivespot_core::limits`]; `tests/api/table` proves that server and code
 //! give the same verdict.
 
 mod agent_config;
+pub mod fleet;
 mod manifest;
 pub mod names;
 mod read;
