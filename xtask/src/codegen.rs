@@ -24,7 +24,7 @@ fn files() -> Result<Vec<(&'static str, String)>> {
     let fleet = fleet.context("print the CRDs of the fleet")?.join("---\n");
     Ok(vec![
         ("deploy/crds/scheduledmachines.yaml", format!("{head}{crd}")),
-        ("deploy/crds/fleet.yaml", format!("{head}{fleet}")),
+        ("deploy/fleet/crds.yaml", format!("{head}{fleet}")),
         (wire::TARGET, wire::code()?),
         ("ARCHITECTURE.md", architecture()?),
     ])

@@ -47,7 +47,7 @@ fn what_it_prints_installs_and_is_what_deploy_holds() {
 fn all_kinds_install_and_are_what_deploy_holds() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let yaml = printed(&["crd", "--all"]);
-    for file in ["deploy/crds/scheduledmachines.yaml", "deploy/crds/fleet.yaml"] {
+    for file in ["deploy/crds/scheduledmachines.yaml", "deploy/fleet/crds.yaml"] {
         let committed = fs::read_to_string(root.join(file)).unwrap();
         let (_head, committed) = committed.split_once('\n').unwrap();
         assert!(yaml.contains(committed), "{file}");

@@ -66,10 +66,8 @@ pub struct Guest {
     pub priority: i32,
     /// The DaemonSet that controls it.
     pub daemon_set: Option<String>,
-    /// Whether anybody makes another one when it goes.
-    pub is_managed: bool,
-    /// Whether it has a volume that goes with it.
-    pub has_empty_dir: bool,
+    /// Whether something is lost when it goes: nobody makes another one, or it has a volume that goes with it.
+    pub is_lossy: bool,
     /// Whether somebody must agree before it goes.
     pub has_finalizer: bool,
     /// Whether its owner wants it left alone.
@@ -171,15 +169,15 @@ impl Fleet {
         annotations: &BTreeMap<&str, Option<String>>,
         closed: Option<bool>,
     ) -> Result<(), Error> {
-        let mut patch = json!({"metadata": {
+        let mut change = json!({"metadata": {
             "uid": node.uid, "resourceVersion": node.version, "annotations": annotations,
         }});
         if let Some(closed) = closed {
-            patch["spec"] = json!({"unschedulable": if closed { json!(true) } else { Value::Null }});
+            change["spec"] = json!({"unschedulable": if closed { json!(true) } else { Value::Null }});
         }
         let what = format!("patch Node {}", node.name);
         let path = format!("{NODES}/{}", node.name);
-        self.write::<Unread>(&what, Method::PATCH, &path, MERGE, &patch).await.map(drop)
+        self.write::<Unread>(&what, Method::PATCH, &path, MERGE, &change).await.map(drop)
     }
 
     /// The pods of a Node.
@@ -244,8 +242,8 @@ impl Fleet {
     pub async fn patch_upcoming(&self, name: &str, status: &Value) -> Result<bool, Error> {
         let what = format!("patch the status of UpcomingNode {name}");
         let path = format!("{GROUP}/upcomingnodes/{name}/status");
-        let patch = json!({"status": status});
-        found(self.send::<Unread>(&what, Method::PATCH, &path, MERGE, &patch).await)
+        let change = json!({"status": status});
+        found(self.send::<Unread>(&what, Method::PATCH, &path, MERGE, &change).await)
     }
 
     /// Deletes an UpcomingNode, if it is still that one.
@@ -273,9 +271,9 @@ impl Fleet {
     pub async fn acknowledge(&self, request: &Key, at: Timestamp) -> Result<(), Error> {
         let Key { namespace, name } = request;
         let path = format!("{GROUP}/namespaces/{namespace}/capacityrequests/{name}/status");
-        let patch = json!({"status": {"phase": "Acknowledged", "acknowledgedAt": format!("{at:.0}")}});
+        let change = json!({"status": {"phase": "Acknowledged", "acknowledgedAt": format!("{at:.0}")}});
         let what = format!("patch the status of CapacityRequest {request}");
-        found(self.send::<Unread>(&what, Method::PATCH, &path, MERGE, &patch).await).map(drop)
+        found(self.send::<Unread>(&what, Method::PATCH, &path, MERGE, &change).await).map(drop)
     }
 
     /// Sends an event. Its name is made of what it is about: whoever tells it again does not tell it twice.
@@ -433,10 +431,10 @@ impl Item for Guest {
         pod.of_daemon_set &= !has_finished;
         let guest = Self {
             daemon_set: controller.as_ref().filter(|_| pod.of_daemon_set).map(|owner| owner.name.clone()),
-            is_managed: controller.is_some() || has_finished,
+            is_lossy: !has_finished
+                && (controller.is_none() || spec.volumes.iter().any(|volume| volume.empty_dir.is_some())),
             pod,
             priority: spec.priority,
-            has_empty_dir: spec.volumes.iter().any(|volume| volume.empty_dir.is_some()),
             has_finalizer: !metadata.finalizers.is_empty(),
             is_left_alone: metadata.labels.get(FLEET_DRAIN).is_some_and(|value| value == FLEET_DRAIN_SKIP),
         };
@@ -462,7 +460,7 @@ mod tests {
     #[test]
     fn a_pod_is_read_as_a_drain_needs_it() {
         let plain = read(|_| {});
-        assert_eq!((plain.priority, plain.is_managed, plain.has_empty_dir), (5, false, false));
+        assert_eq!((plain.priority, plain.is_lossy), (5, true), "nobody makes another one");
         let daemon = |phase: &str| {
             read(|pod| {
                 pod["metadata"]["ownerReferences"] = json!([
@@ -472,6 +470,7 @@ mod tests {
             })
         };
         assert_eq!(daemon("Running").daemon_set.as_deref(), Some("logs"));
+        assert!(!daemon("Running").is_lossy);
         assert!(daemon("Running").pod.of_daemon_set);
         assert!(!daemon("Failed").pod.of_daemon_set, "what has finished does not come back");
         let scratch = read(|pod| {
@@ -479,6 +478,6 @@ mod tests {
             pod["metadata"]["finalizers"] = json!(["x/y"]);
             pod["metadata"]["labels"] = json!({"5spot.finos.org/fleet-drain": "skip"});
         });
-        assert!(scratch.has_empty_dir && scratch.has_finalizer && scratch.is_left_alone);
+        assert!(scratch.is_lossy && scratch.has_finalizer && scratch.is_left_alone);
     }
 }

@@ -103,8 +103,7 @@ impl Look {
 
     /// Pods that nobody makes again, or that lose what they have written, and go all the same: the machine goes too.
     pub fn losses(&self) -> Vec<&PodId> {
-        let lossy =
-            |id: &&PodId| self.guests.get(*id).is_some_and(|guest| !guest.is_managed || guest.has_empty_dir);
+        let lossy = |id: &&PodId| self.guests.get(*id).is_some_and(|guest| guest.is_lossy);
         self.drain.of(Bucket::Running).filter(lossy).collect()
     }
 
@@ -184,15 +183,7 @@ mod tests {
     fn guest(name: &str, priority: i32) -> Guest {
         let id = PodId { namespace: "default".into(), name: name.into(), uid: format!("uid-{name}") };
         let pod = Pod { id, created_at: at(-100), deletion: None, of_daemon_set: false, mirror: false };
-        Guest {
-            pod,
-            priority,
-            daemon_set: None,
-            is_managed: true,
-            has_empty_dir: false,
-            has_finalizer: false,
-            is_left_alone: false,
-        }
+        Guest { pod, priority, daemon_set: None, is_lossy: false, has_finalizer: false, is_left_alone: false }
     }
 
     fn ending(name: &str, end: i64) -> Guest {

@@ -1,0 +1,10 @@
+//! The operator on a real API server, spoken to by a shard that is played from the protocol.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "tests: the line that fails is the message")]
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod edges;
+mod order;
+mod recipes;
