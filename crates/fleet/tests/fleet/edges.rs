@@ -54,7 +54,6 @@ async fn the_same_instruction_twice_is_one_drain_with_one_deadline_and_two_acks(
         yard.record("twice-0").await.unwrap().outcome == Some(Outcome::Failed)
     })
     .await;
-    yard.clear().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +79,6 @@ async fn a_node_that_nobody_knows_is_not_counted_and_is_drained_if_it_comes_late
     assert_eq!(shard.acked("none").await.1, 0);
     shard.instruct("gone", &["gone-0"], 1);
     assert_eq!(shard.acked("gone").await.1, 0);
-    yard.clear().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -97,7 +95,6 @@ async fn a_machine_that_drains_without_an_instruction_is_drained_with_the_defaul
     let record = yard.record("lost-0").await.unwrap();
     assert!(record.instructions.is_empty());
     assert_eq!(record.deadline.duration_since(record.accepted_at).as_secs(), 90);
-    yard.clear().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -125,7 +122,6 @@ async fn who_reuses_a_machine_stops_its_drain_and_an_administrators_cordon_stays
     yard.drop_budget("held").await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(yard.on("reuse-0").await.len(), 1, "nobody evicts any more");
-    yard.clear().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,9 +131,7 @@ async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_ar
     let shard = PlayedShard::start().await;
     yard.node("kinds-0", |_| {}).await;
     yard.node("kinds-1", |_| {}).await;
-    let daemon = |name: &str| {
-        json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "uid": "d", "controller": true}])
-    };
+    let daemon = |name: &str| json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "uid": "d", "controller": true}]);
     yard.pod("kinds-0", "mirror", |pod| {
         pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
     })
@@ -160,7 +154,9 @@ async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_ar
             },
         },
     });
-    plane.kubectl(plane.management(), &["-n", &yard.namespace, "apply", "-f", "-"], &set.to_string()).unwrap();
+    plane
+        .kubectl(plane.management(), &["-n", &yard.namespace, "apply", "-f", "-"], &set.to_string())
+        .unwrap();
     eventually("the DaemonSet has its pod", async || {
         yard.on("kinds-0").await.iter().any(|pod| pod.starts_with("logs-"))
     })
@@ -173,7 +169,9 @@ async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_ar
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "second"},
         "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "both"}}},
     });
-    plane.kubectl(plane.management(), &["-n", &yard.namespace, "apply", "-f", "-"], &second.to_string()).unwrap();
+    plane
+        .kubectl(plane.management(), &["-n", &yard.namespace, "apply", "-f", "-"], &second.to_string())
+        .unwrap();
     yard.pod("kinds-1", "stuck", |pod| pod["metadata"]["finalizers"] = json!(["example.com/held"])).await;
     let _operator = Operator::start(plane, "kinds", &shard.address, &[]);
     shard.until("hello", PlayedShard::is_connected).await;
@@ -195,7 +193,6 @@ async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_ar
     let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     yard.pods().patch("stuck", &PatchParams::default(), &free).await.unwrap();
     plane.kubectl(plane.management(), &["-n", &yard.namespace, "delete", "daemonset", "logs"], "").unwrap();
-    yard.clear().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,5 +220,4 @@ async fn a_node_that_disappears_in_the_middle_is_drained_and_one_that_comes_agai
     yard.drop_budget("held").await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(!yard.is_cordoned("again-1").await && yard.record("again-1").await.is_none());
-    yard.clear().await;
 }

@@ -4,7 +4,11 @@
 
 #[path = "../harness/mod.rs"]
 mod harness;
+#[path = "../../../controller/tests/harness/proxy.rs"]
+mod proxy;
 
 mod edges;
+mod many;
 mod order;
 mod recipes;
+mod restarted;

@@ -64,7 +64,6 @@ async fn three_machines_that_nobody_wants_go_with_their_pods() {
         .await;
         eventually("the machine has left", async || yard.phase(machine).await.is_none()).await;
     }
-    yard.clear().await;
 }
 
 /// R2: somebody with a much higher priority wants the machine, and there are ten seconds; a budget never lets the pod go.
@@ -117,7 +116,10 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     assert_eq!(yard.on("idle-0").await, ["train-0"]);
     assert!(yard.is_cordoned("idle-0").await);
     let events = yard.events("un-idle-0").await;
-    assert!(events.iter().any(|event| event.starts_with("DrainFailed: not drained within 10 s")), "{events:?}");
+    assert!(
+        events.iter().any(|event| event.starts_with("DrainFailed: not drained within 10 s")),
+        "{events:?}"
+    );
     let on_node = yard.events("idle-0").await;
     for reason in ["ReclaimAccepted", "DrainBlocked", "DrainFailed"] {
         assert!(on_node.iter().any(|event| event.starts_with(reason)), "{reason}: {on_node:?}");
@@ -138,7 +140,6 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
-    yard.clear().await;
 }
 
 /// R3: a provider that takes its time. The Node is empty long before the machine is Idle, and stays so.
@@ -161,7 +162,7 @@ async fn a_provider_that_takes_its_time_finds_the_machine_drained() {
     assert_eq!(shard.acked("r3").await.1, 1);
     yard.until_phase("m-17", "Drained").await;
     assert!(yard.on("worker-17").await.is_empty());
-    assert!(operator.log().contains("found_by=\"provider_id\""), "{}", operator.log());
+    assert!(operator.log().contains("found_by=\"upcoming\""), "the provider's id had led to its nodeRef");
     // The provider still works on it; a session that begins anew tells so.
     shard.bind(&[("m-17", Draining)]);
     shard.hang_up();
@@ -176,5 +177,4 @@ async fn a_provider_that_takes_its_time_finds_the_machine_drained() {
     yard.until_phase("m-17", "Ready").await;
     eventually("it is open", async || !yard.is_cordoned("worker-17").await).await;
     assert_eq!(yard.record("worker-17").await, None);
-    yard.clear().await;
 }

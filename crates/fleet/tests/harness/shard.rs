@@ -7,8 +7,8 @@ use fivespot_fleet::wire::operator_message::Payload as Heard;
 use fivespot_fleet::wire::shard_message::Payload as Said;
 use fivespot_fleet::wire::shard_server::{Shard, ShardServer};
 use fivespot_fleet::wire::{
-    Acknowledgement, BootstrapRequest, CapacityNeed, MachineState, NodeStateUpdate, OperatorMessage, ReclaimInstruction,
-    Resources, ShardMessage,
+    Acknowledgement, BootstrapRequest, CapacityNeed, MachineState, NodeStateUpdate, OperatorMessage,
+    ReclaimInstruction, Resources, ShardMessage,
 };
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;

@@ -39,7 +39,12 @@ impl Drop for Yard {
 }
 
 impl Yard {
+    /// An empty one: what other tests left behind is taken away.
     pub(crate) async fn new(plane: &ControlPlane, stem: &str) -> Self {
+        for kind in ["nodes", "upcomingnodes", "capacityrequests"] {
+            let all = if kind == "capacityrequests" { "-A" } else { "--wait=true" };
+            plane.kubectl(plane.management(), &["delete", kind, "--all", all], "").unwrap();
+        }
         let client = plane.management().client().await.unwrap();
         let namespace = plane.management().fresh_namespace(&client, stem).await.unwrap();
         let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
@@ -224,17 +229,6 @@ impl Yard {
             format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default())
         };
         events.into_iter().map(text).collect()
-    }
-
-    /// Takes everything away that the next test could see.
-    pub(crate) async fn clear(&self) {
-        let all = ListParams::default();
-        let immediately = DeleteParams::default().grace_period(0);
-        self.pods().delete_collection(&immediately, &all).await.unwrap();
-        self.requests().delete_collection(&DeleteParams::default(), &all).await.unwrap();
-        self.upcoming().delete_collection(&DeleteParams::default(), &all).await.unwrap();
-        let own = ListParams::default().labels(&format!("yard={}", self.namespace));
-        self.nodes().delete_collection(&DeleteParams::default(), &own).await.unwrap();
     }
 }
 
