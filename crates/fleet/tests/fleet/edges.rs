@@ -131,7 +131,6 @@ async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_ar
     let shard = PlayedShard::start().await;
     yard.node("kinds-0", |_| {}).await;
     yard.node("kinds-1", |_| {}).await;
-    let daemon = |name: &str| json!([{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": name, "uid": "d", "controller": true}]);
     yard.pod("kinds-0", "mirror", |pod| {
         pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
     })
@@ -140,27 +139,7 @@ async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_ar
         pod["metadata"]["labels"]["5spot.finos.org/fleet-drain"] = json!("skip");
     })
     .await;
-    yard.pod("kinds-0", "orphan", |pod| pod["metadata"]["ownerReferences"] = daemon("gone")).await;
-    let set = json!({
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "logs"},
-        "spec": {
-            "selector": {"matchLabels": {"app": "logs"}},
-            "template": {
-                "metadata": {"labels": {"app": "logs"}},
-                "spec": {
-                    "containers": [{"name": "main", "image": "none"}],
-                    "nodeSelector": {"kubernetes.io/hostname": "kinds-0"},
-                },
-            },
-        },
-    });
-    plane
-        .kubectl(plane.management(), &["-n", &yard.namespace, "apply", "-f", "-"], &set.to_string())
-        .unwrap();
-    eventually("the DaemonSet has its pod", async || {
-        yard.on("kinds-0").await.iter().any(|pod| pod.starts_with("logs-"))
-    })
-    .await;
+    yard.daemon_set(plane, "kinds-0", "logs").await;
     yard.pod("kinds-0", "web", |_| {}).await;
     // Two budgets on one pod are a mistake that the server answers with an error.
     yard.pod("kinds-1", "both", |_| {}).await;

@@ -10,5 +10,7 @@ mod proxy;
 mod edges;
 mod many;
 mod order;
+mod process;
 mod recipes;
 mod restarted;
+mod wire;

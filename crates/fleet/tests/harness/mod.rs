@@ -7,6 +7,7 @@
     reason = "helpers of tests: the line that fails is the message"
 )]
 
+pub(crate) mod road;
 pub(crate) mod shard;
 pub(crate) mod yard;
 

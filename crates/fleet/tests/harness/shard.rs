@@ -179,6 +179,15 @@ impl PlayedShard {
         rollups.last().map(|rollup| rollup.needs.iter().map(gpus).sum())
     }
 
+    /// How long the last rollup is on the wire.
+    pub(crate) fn last_rollup_bytes(&self) -> usize {
+        let size = |(_, heard): &(Timestamp, Heard)| match heard {
+            Heard::Rollup(rollup) => Some(prost::Message::encoded_len(rollup)),
+            _ => None,
+        };
+        self.heard().iter().filter_map(size).last().unwrap_or_default()
+    }
+
     /// When a bootstrap request was answered, and with what.
     pub(crate) fn blob(&self, id: &str) -> Option<(Timestamp, String)> {
         self.heard().into_iter().find_map(|(at, heard)| match heard {
@@ -273,18 +282,23 @@ impl Shard for Service {
                     }
                 }
             }
+            // Who says nothing more is told nothing more.
+            let own = weak.upgrade();
+            let mut current = state.current.lock().unwrap();
+            if current.as_ref().zip(own.as_ref()).is_some_and(|(now, own)| now.same_channel(own)) {
+                *current = None;
+            }
         });
         let said = futures::stream::unfold(said, |mut said| async { said.recv().await.map(|it| (it, said)) });
         Ok(Response::new(said.boxed()))
     }
 }
 
-/// Whether a certificate names a cluster. The name stands in it as it is written.
+/// Whether a certificate names a cluster, and no other: as a URI, with its kind and length before it.
 fn names(leaf: &[u8], cluster: &str) -> bool {
-    let text = String::from_utf8_lossy(leaf);
     let name = format!("bigfleet://cluster/{cluster}");
-    text.matches("bigfleet://").count() == 1
-        && text
-            .split_once(&name)
-            .is_some_and(|(_, rest)| !rest.starts_with(|it: char| it.is_ascii_alphanumeric() || it == '-'))
+    let mut uri = vec![0x86, u8::try_from(name.len()).unwrap()];
+    uri.extend(name.as_bytes());
+    let count = |wanted: &[u8]| leaf.windows(wanted.len()).filter(|part| *part == wanted).count();
+    count(&uri) == 1 && count(b"bigfleet://") == 1
 }

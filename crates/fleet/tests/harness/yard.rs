@@ -125,6 +125,30 @@ impl Yard {
         self.pods().patch_status(name, &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
     }
 
+    /// A DaemonSet that wants a pod on a Node, and has it.
+    pub(crate) async fn daemon_set(&self, plane: &ControlPlane, node: &str, name: &str) {
+        let set = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name},
+            "spec": {
+                "selector": {"matchLabels": {"app": name}},
+                "template": {
+                    "metadata": {"labels": {"app": name}},
+                    "spec": {
+                        "containers": [{"name": "main", "image": "none"}],
+                        "nodeSelector": {"kubernetes.io/hostname": node},
+                    },
+                },
+            },
+        });
+        let apply = ["-n", &self.namespace, "apply", "-f", "-"];
+        plane.kubectl(plane.management(), &apply, &set.to_string()).unwrap();
+        let began = Instant::now();
+        while !self.on(node).await.iter().any(|pod| pod.starts_with(name)) {
+            assert!(began.elapsed() < PATIENCE, "the DaemonSet has no pod");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// A disruption budget that lets no pod with this label go, after its controller has seen it.
     pub(crate) async fn budget(&self, app: &str) {
         let budgets: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), &self.namespace);
