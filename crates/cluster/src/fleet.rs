@@ -6,8 +6,9 @@ use crate::cache::{Item, Key, Source, list_all};
 use crate::drain::{Way, read_answer, request};
 use crate::error::{CALL, Error, call, describe};
 use crate::node::PodItem;
+use crate::parts::{MetaOnly, key_of};
 use fivespot_api::fleet::{AvailableCapacitySpec, UpcomingNode, UpcomingNodeSpec};
-use fivespot_api::names::{FLEET, FLEET_DRAIN, FLEET_DRAIN_SKIP};
+use fivespot_api::names::{FLEET, FLEET_DRAIN, FLEET_DRAIN_SKIP, FLEET_PROGRESS, FLEET_RECLAIM};
 use fivespot_core::drain::{Outcome, Pod, PodId};
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
@@ -74,6 +75,17 @@ pub struct Guest {
     pub is_left_alone: bool,
 }
 
+/// A Node that its fleet takes back, or has taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Its name.
+    pub node: String,
+    /// The record on it, as it is written.
+    pub record: String,
+    /// What holds the drain up, in words; empty if nothing does.
+    pub progress: String,
+}
+
 /// What came of asking a pod to go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Eviction {
@@ -128,6 +140,23 @@ struct RawSpec {
     unschedulable: bool,
 }
 
+/// What a Node says of being taken back.
+#[derive(Debug, PartialEq)]
+struct TakenItem(Option<Taken>);
+
+impl Item for TakenItem {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
+        let (key, mut annotations) = (key_of(&metadata), metadata.annotations.unwrap_or_default());
+        let taken = annotations.remove(FLEET_RECLAIM).map(|record| Taken {
+            node: key.name.clone(),
+            record,
+            progress: annotations.remove(FLEET_PROGRESS).unwrap_or_default(),
+        });
+        Ok((key, Self(taken)))
+    }
+}
+
 /// An answer of which nothing is read.
 #[derive(Deserialize)]
 struct Unread {}
@@ -159,6 +188,12 @@ impl Fleet {
             unschedulable: spec.unschedulable,
             annotations: metadata.annotations,
         }))
+    }
+
+    /// All Nodes that the fleet takes back.
+    pub async fn taken(&self) -> Result<Vec<Taken>, Error> {
+        let nodes: Vec<TakenItem> = self.list("list all Nodes", NODES).await?;
+        Ok(nodes.into_iter().filter_map(|TakenItem(taken)| taken).collect())
     }
 
     /// Changes a Node if it is still what it was. `closed` says whether pods are kept away from it from now on; without

@@ -43,7 +43,7 @@ impl Backoff {
             Ending::Unwanted => LAST,
         };
         self.most = (most * 2).min(LAST);
-        FIRST + (most - FIRST).mul_f64(chance.clamp(0.0, 1.0))
+        FIRST + most.saturating_sub(FIRST).mul_f64(chance.clamp(0.0, 1.0))
     }
 }
 
@@ -69,6 +69,6 @@ mod tests {
     fn chance_spreads_the_wait_and_never_makes_it_nothing() {
         let mut backoff = Backoff { most: LAST };
         assert_eq!(backoff.after(Ending::Unreachable, 0.0), FIRST);
-        assert_eq!(backoff.after(Ending::Unreachable, 0.5), FIRST + (LAST - FIRST) / 2);
+        assert_eq!(backoff.after(Ending::Unreachable, 0.5), FIRST + LAST.checked_sub(FIRST).unwrap() / 2);
     }
 }

@@ -306,10 +306,10 @@ impl Desk {
             it.node.is_none() && matches!(it.phase.as_str(), "Registered" | "Ready")
         };
         for key in self.upcoming.keys(wanting) {
-            if let Some(it) = self.upcoming.get(&key) {
-                if self.find(&it.machine).is_some() {
-                    self.post(&it.machine, Letter::Look);
-                }
+            if let Some(it) = self.upcoming.get(&key)
+                && self.find(&it.machine).is_some()
+            {
+                self.post(&it.machine, Letter::Look);
             }
         }
     }
@@ -400,10 +400,10 @@ impl Instructions {
     fn begin(&mut self, id: &str) {
         self.counts.insert(id.to_owned(), None);
         self.order.push_back(id.to_owned());
-        if self.order.len() > REMEMBERED {
-            if let Some(oldest) = self.order.pop_front() {
-                self.counts.remove(&oldest);
-            }
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.counts.remove(&oldest);
         }
     }
 

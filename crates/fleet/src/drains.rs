@@ -163,7 +163,7 @@ impl Draining<'_> {
                         return ended(Outcome::Drained, "the Node is gone, and its pods with it".to_owned());
                     }
                     Err(error) => {
-                        tracing::warn!(node = self.node, %error, "whether the Node is there is not known")
+                        tracing::warn!(node = self.node, %error, "whether the Node is there is not known");
                     }
                 }
             }

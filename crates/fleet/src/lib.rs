@@ -7,10 +7,11 @@
 //!   Nodes;
 //! - what is decided is decided by [`resolve`] (which Node), [`record`] (what stands on it), [`phase`] (what a state
 //!   means), [`plan`] (which pods go next) and [`backoff`], without clock and network;
-//! - [`options`], [`metrics`], [`seen`] and [`run`] make a process of it.
+//! - [`options`], [`metrics`], [`seen`], `alone` and [`run`] make a process of it, one that speaks for the cluster alone.
 //!
 //! All memory of a reclaim is on its Node. It evicts, and never deletes a pod.
 
+mod alone;
 pub mod available;
 pub mod backoff;
 pub mod demand;

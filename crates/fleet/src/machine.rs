@@ -160,19 +160,19 @@ impl Desk {
             "no Node is found for it; looked for until the deadline"
         );
         self.settle(instruction, false);
-        if is_name(machine) {
-            if let Ok(Some(it)) = self.fleet.upcoming(&upcoming_node(machine)).await {
-                let told = Told {
-                    reason: "NodeNotFound",
-                    text: format!(
-                        "instruction {} wants {entry} back, and no Node is found for it",
-                        instruction.id
-                    ),
-                    is_warning: true,
-                    key: instruction.id.clone(),
-                };
-                self.tell(&about(&it), told).await;
-            }
+        if is_name(machine)
+            && let Ok(Some(it)) = self.fleet.upcoming(&upcoming_node(machine)).await
+        {
+            let told = Told {
+                reason: "NodeNotFound",
+                text: format!(
+                    "instruction {} wants {entry} back, and no Node is found for it",
+                    instruction.id
+                ),
+                is_warning: true,
+                key: instruction.id.clone(),
+            };
+            self.tell(&about(&it), told).await;
         }
         let (desk, instruction) = (Arc::clone(self), Arc::clone(instruction));
         let (machine, entry) = (machine.to_owned(), entry.to_owned());
@@ -200,10 +200,10 @@ impl Desk {
     /// A drain of another process goes on.
     async fn resumed(&self, machine: &str, node: &str) -> Result<(), Error> {
         let Some(now) = self.fleet.node(node).await?.filter(|_| is_name(machine)) else { return Ok(()) };
-        if let Some(it) = self.fleet.upcoming(&upcoming_node(machine)).await? {
-            if it.status.unwrap_or_default().phase != Phase::Draining.word() {
-                self.fleet.patch_upcoming(&upcoming_node(machine), &draining(&now)).await?;
-            }
+        if let Some(it) = self.fleet.upcoming(&upcoming_node(machine)).await?
+            && it.status.unwrap_or_default().phase != Phase::Draining.word()
+        {
+            self.fleet.patch_upcoming(&upcoming_node(machine), &draining(&now)).await?;
         }
         Ok(())
     }
@@ -265,10 +265,10 @@ impl Desk {
             let error = if *outcome == Outcome::Failed { json!(text) } else { Value::Null };
             let status = json!({"phase": Phase::from(*outcome).word(), "lastError": error});
             let name = upcoming_node(machine);
-            if self.fleet.patch_upcoming(&name, &status).await? {
-                if let Some(it) = self.fleet.upcoming(&name).await? {
-                    self.tell(&about(&it), told.clone()).await;
-                }
+            if self.fleet.patch_upcoming(&name, &status).await?
+                && let Some(it) = self.fleet.upcoming(&name).await?
+            {
+                self.tell(&about(&it), told.clone()).await;
             }
         }
         let (Some(now), Some(standing)) = (now, standing) else { return Ok(()) };
@@ -323,17 +323,14 @@ impl Desk {
     ) -> Result<(), Error> {
         let spec = spec_of(update);
         let made;
-        let old = match old {
-            Some(old) => {
-                if old.spec != spec {
-                    self.fleet.replace_upcoming(old, &spec).await?;
-                }
-                old
+        let old = if let Some(old) = old {
+            if old.spec != spec {
+                self.fleet.replace_upcoming(old, &spec).await?;
             }
-            None => {
-                made = self.fleet.create_upcoming(name, &spec).await?;
-                &made
-            }
+            old
+        } else {
+            made = self.fleet.create_upcoming(name, &spec).await?;
+            &made
         };
         let was = old.status.clone().unwrap_or_default();
         let mut status = was.clone();

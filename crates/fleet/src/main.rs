@@ -9,7 +9,7 @@ use std::process::ExitCode;
 async fn main() -> ExitCode {
     let options = Options::parse();
     fivespot_ops::logs::init(options.log_format);
-    match run(options).await {
+    match Box::pin(run(options)).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");

@@ -120,9 +120,14 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
+    /// With the two that are needed, unless they are given.
     fn read(args: &[&str]) -> Result<Options, clap::Error> {
-        let needed = ["5spot-fleet-operator", "--cluster-id=lab", "--shard-addr=shard:7780"];
-        Options::try_parse_from([&needed, args].concat())
+        let needed = ["--cluster-id=lab", "--shard-addr=shard:7780"];
+        let is_given = |flag: &str| args.iter().any(|arg| arg.split('=').next() == flag.split('=').next());
+        let needed = needed.into_iter().filter(|flag| !is_given(flag));
+        Options::try_parse_from(
+            std::iter::once("5spot-fleet-operator").chain(needed).chain(args.iter().copied()),
+        )
     }
 
     #[test]

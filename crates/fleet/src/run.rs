@@ -1,5 +1,6 @@
 //! The process: its watches, its session, its end.
 
+use crate::alone;
 use crate::available::Available;
 use crate::demand::Demand;
 use crate::desk::{Desk, Parts, Settings};
@@ -18,6 +19,7 @@ use fivespot_cluster::{Cache, Health, Item, Key, connect_to};
 use fivespot_ops::admin::{Check, Checks, serve_all};
 use fivespot_ops::shutdown;
 use jiff::SignedDuration;
+use kube::Client;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,16 +46,13 @@ const SWEEP: Duration = Duration::from_secs(30);
 
 /// Runs until the process is asked to end.
 pub async fn run(options: Options) -> anyhow::Result<()> {
-    let template = match &options.bootstrap_template_file {
-        Some(file) => {
-            let what = || format!("--bootstrap-template-file {}", file.display());
-            let text = std::fs::read_to_string(file).with_context(what)?;
-            Template::read(&text).with_context(what)?
-        }
-        None => {
-            tracing::warn!("no --bootstrap-template-file: machines get a text that says so, and do not join");
-            Template::default()
-        }
+    let template = if let Some(file) = &options.bootstrap_template_file {
+        let what = || format!("--bootstrap-template-file {}", file.display());
+        let text = std::fs::read_to_string(file).with_context(what)?;
+        Template::read(&text).with_context(what)?
+    } else {
+        tracing::warn!("no --bootstrap-template-file: machines get a text that says so, and do not join");
+        Template::default()
     };
     if options.tls().is_none() {
         tracing::warn!(
@@ -67,22 +66,32 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!(address = %address.ip(), port, "listening");
     let stop = watch::Sender::new(false);
     let session = operator.session(&options, template);
-    let holding = tokio::spawn(operator.speak(session, stop.subscribe()));
+    let mut lease = alone::lease(operator.client.clone(), &options.lease_namespace, &options.pod_name);
+    let mut holding = None;
     let outcome = tokio::select! {
         () = operator.watch() => Ok(()),
+        () = async {
+            lease.acquire().await;
+            holding = Some(tokio::spawn(operator.speak(session, stop.subscribe())));
+            lease.keep().await;
+        } => Err(anyhow::anyhow!("the lease is lost: ending, so that two do not speak for one cluster")),
         asked = shutdown::asked() => asked.context("listen for signals"),
     };
     outcome?;
     operator.say_last_acks().await;
     stop.send_replace(true);
     operator.outbox.close();
-    // A shard that does not read is not waited for.
-    let _ = tokio::time::timeout(LAST_WORDS, holding).await;
+    if let Some(holding) = holding {
+        // A shard that does not read is not waited for.
+        let _ = tokio::time::timeout(LAST_WORDS, holding).await;
+    }
+    lease.release().await;
     tracing::info!("ended");
     Ok(())
 }
 
 struct Operator {
+    client: Client,
     fleet: Fleet,
     nodes: Cache<NodeView>,
     upcoming: Cache<UpcomingView>,
@@ -97,7 +106,7 @@ struct Operator {
 impl Operator {
     async fn new(options: &Options, registry: &mut Registry) -> anyhow::Result<Self> {
         let client = connect_to(options.kubeconfig.as_deref(), FLEET).await?;
-        let fleet = Fleet::new(client, &options.pod_name);
+        let fleet = Fleet::new(client.clone(), &options.pod_name);
         let metrics = Metrics::new(registry);
         let (nodes, upcoming) = (Cache::new("Nodes"), Cache::new("UpcomingNodes"));
         let outbox = Arc::new(Outbox::default());
@@ -115,6 +124,7 @@ impl Operator {
             rate: Rate::new(options.evictions_per_second),
         };
         Ok(Self {
+            client,
             available: Arc::new(Available::new(fleet.clone(), metrics.clone())),
             fleet,
             nodes,

@@ -72,7 +72,9 @@ pub struct Standing(Mutex<Option<Result<Instant, String>>>);
 impl Standing {
     /// Since when the shard has said hello, or why it has not.
     pub fn look(&self) -> Result<Instant, String> {
-        lock(&self.0).clone().unwrap_or_else(|| Err("the shard has not been dialled yet".to_owned()))
+        lock(&self.0).clone().unwrap_or_else(|| {
+            Err("the shard has not been dialled yet, or another operator holds the lease".to_owned())
+        })
     }
 
     fn set(&self, standing: Result<Instant, String>) {

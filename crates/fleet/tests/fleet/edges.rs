@@ -200,3 +200,24 @@ async fn a_node_that_disappears_in_the_middle_is_drained_and_one_that_comes_agai
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(!yard.is_cordoned("again-1").await && yard.record("again-1").await.is_none());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_a_dead_kubelet_cannot_end_do_not_make_a_drain_fail() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "silent").await;
+    yard.pods_end(false);
+    let shard = PlayedShard::start().await;
+    yard.node("silent-0", |node| node["status"]["conditions"][0]["status"] = json!("False")).await;
+    yard.pod("silent-0", "web", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(1)).await;
+    let _operator = Operator::start(plane, "silent", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.tell("silent-0", Configured);
+    yard.until_phase("silent-0", "Ready").await;
+    shard.instruct("silent", &["silent-0"], 60);
+    yard.until_phase("silent-0", "Drained").await;
+    assert_eq!(yard.on("silent-0").await, ["web"], "it is still there, and nobody can end it");
+    let events = yard.events("silent-0").await;
+    let told = events.iter().any(|it| it.contains("cannot end since the kubelet is silent"));
+    assert!(told, "{events:?}");
+    yard.pods_end(true);
+}

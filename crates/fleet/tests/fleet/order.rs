@@ -29,7 +29,7 @@ async fn the_ack_comes_after_the_cordon_and_before_the_first_eviction_while_a_bu
         yard.node(&node, |_| {}).await;
         for pod in 0..3 {
             yard.pod(&node, &format!("web-{round}-{pod}"), |it| {
-                it["metadata"]["labels"]["app"] = json!(node)
+                it["metadata"]["labels"]["app"] = json!(node);
             })
             .await;
         }
@@ -86,8 +86,8 @@ async fn the_ack_comes_after_the_cordon_and_before_the_first_eviction_while_a_bu
     println!("ack in units of two patches: {ratios:.2?}");
     assert!(ratios[2] < 3.0, "{ratios:?}\n{}", operator.log());
     let log = operator.log();
-    let place = |words: &str| log.find(words).unwrap_or_else(|| panic!("no line {words:?} in\n{log}"));
-    assert!(place("cordoned") < place(" acked") && place(" acked") < place("evicts the first pods"));
+    let found = |words: &str| log.find(words).unwrap_or_else(|| panic!("no line {words:?} in\n{log}"));
+    assert!(found("cordoned") < found(" acked") && found(" acked") < found("evicts the first pods"));
     for line in log
         .lines()
         .filter(|line| ["cordoned", " acked", "evicts the first"].iter().any(|it| line.contains(it)))

@@ -65,10 +65,10 @@ async fn who_is_asked_to_end_says_his_acks_and_leaves_the_drain_to_the_next() {
     }
 }
 
-/// Refuses to list what a rollup is made of.
-struct NoList;
+/// Judges nobody.
+struct Lenient;
 
-impl Executioner for NoList {
+impl Executioner for Lenient {
     async fn judge(&self, _: &Call) -> Fate {
         Fate::Made
     }
@@ -105,13 +105,13 @@ async fn a_demand_that_cannot_be_read_is_not_an_empty_demand() {
     shard.until("the demand", |shard| shard.gpus() == Some(8)).await;
     assert!(shard.rollups().iter().all(|needs| *needs == 1), "{:?}", shard.rollups());
 
-    // A server that is away makes no rollup, and never an empty one.
+    // A server that is away makes no empty rollup. Who cannot renew his lease ends, and the next waits for the server.
     plane.stop_api_server(plane.management()).unwrap();
-    // A watch that ends as soon as it began is tried again after some seconds: until then the copy counts as whole.
-    let withheld = "does not hear: Connection refused";
-    eventually("the watch has noticed", async || operator.log().contains(withheld)).await;
+    eventually("it has ended", async || !operator.runs()).await;
+    assert!(operator.log().contains("the lease is lost"), "{}", operator.log());
     let before = shard.rollups().len();
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    let operator = Operator::start(plane, "demand", &shard.address, &[]);
+    tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(shard.rollups().len(), before, "{}", operator.log());
     plane.start_api_server(plane.management()).await.unwrap();
     shard.until("the demand again", |shard| shard.rollups().len() > before).await;
@@ -129,7 +129,7 @@ async fn who_only_looks_changes_no_node() {
     yard.node("look-0", |_| {}).await;
     yard.pod("look-0", "web", |_| {}).await;
     let client = plane.management().client().await.unwrap();
-    let proxy = Proxy::start(client, Arc::new(NoList)).await;
+    let proxy = Proxy::start(client, Arc::new(Lenient)).await;
     let operator = Operator::start_through(plane, "look", &proxy.url, &shard.address, &["--observe-only"]);
     shard.until("hello", PlayedShard::is_connected).await;
     shard.instruct("look", &["look-0"], 5);
@@ -139,6 +139,33 @@ async fn who_only_looks_changes_no_node() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!yard.is_cordoned("look-0").await && yard.on("look-0").await == ["web"]);
     assert!(operator.log().contains("would be given back"), "{}", operator.log());
+}
+
+/// Two operators do not take the session from each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_second_operator_waits_and_goes_on_when_the_first_ends() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "two").await;
+    let shard = PlayedShard::start().await;
+    yard.node("two-0", |_| {}).await;
+    yard.pod("two-0", "held", |_| {}).await;
+    yard.budget("held").await;
+    let first = Operator::start(plane, "two-a", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    let second = Operator::start(plane, "two-b", &shard.address, &[]);
+    shard.instruct("two", &["two-0"], 600);
+    shard.acked("two").await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(shard.sessions(), 1, "{}", second.log());
+    let (status, why) = second.http("/ready");
+    assert!(status == 503 && why.contains("another operator holds the lease"), "{status} {why}");
+    let began = Instant::now();
+    first.signal("-TERM");
+    shard.until("the second", |shard| shard.sessions() == 2).await;
+    println!("the second operator spoke {:?} after the first was asked to end", began.elapsed());
+    yard.drop_budget("held").await;
+    yard.until_empty("two-0").await;
+    assert!(second.log().contains("goes on with a drain that another process began"), "{}", second.log());
 }
 
 /// One thing that a rule allows.
@@ -188,8 +215,6 @@ async fn every_rule_is_used_and_every_use_has_a_rule() {
     let (plane, _turn) = plane().await;
     let since = Timestamp::now();
     let yard = Yard::new(plane, "rights").await;
-    // As on the first day.
-    plane.kubectl(plane.management(), &["-n", "5spot-system", "delete", "lease", "--all"], "").unwrap();
     let shard = PlayedShard::start().await;
     yard.node("rights-0", |_| {}).await;
     yard.pod("rights-0", "web", |_| {}).await;

@@ -86,7 +86,7 @@ async fn a_process_that_dies_at_any_call_is_followed_by_one_that_finishes_in_tim
                 break;
             }
             deaths += 1;
-            let second = Operator::start_through(plane, "killed-2", &proxy.url, &shard.address, &[]);
+            let second = Operator::start_through(plane, "killed", &proxy.url, &shard.address, &[]);
             eventually("the next process has finished it", done).await;
             yard.until_phase(&node, "Drained").await;
             let record = yard.record(&node).await.unwrap();

@@ -171,12 +171,12 @@ impl PlayedShard {
 
     /// GPUs of the last rollup; nothing if there was none.
     pub(crate) fn gpus(&self) -> Option<u32> {
-        let rollups = self.heard().into_iter().filter_map(|(_, heard)| match heard {
+        let mut rollups = self.heard().into_iter().filter_map(|(_, heard)| match heard {
             Heard::Rollup(rollup) => Some(rollup),
             _ => None,
         });
         let gpus = |need: &CapacityNeed| need.aggregate_resources["nvidia.com/gpu"].parse::<u32>().unwrap();
-        rollups.last().map(|rollup| rollup.needs.iter().map(gpus).sum())
+        rollups.next_back().map(|rollup| rollup.needs.iter().map(gpus).sum())
     }
 
     /// How long the last rollup is on the wire.
@@ -185,7 +185,7 @@ impl PlayedShard {
             Heard::Rollup(rollup) => Some(prost::Message::encoded_len(rollup)),
             _ => None,
         };
-        self.heard().iter().filter_map(size).last().unwrap_or_default()
+        self.heard().iter().filter_map(size).next_back().unwrap_or_default()
     }
 
     /// When a bootstrap request was answered, and with what.
@@ -276,10 +276,11 @@ impl Shard for Service {
                 let Some(payload) = message.payload else { continue };
                 let is_rollup = matches!(payload, Heard::Rollup(_));
                 state.heard.lock().unwrap().push((Timestamp::now(), payload));
-                if is_rollup && !state.is_mute.load(Ordering::Relaxed) {
-                    if let Some(say) = weak.upgrade() {
-                        let _ = say.send(ack("rollup"));
-                    }
+                if is_rollup
+                    && !state.is_mute.load(Ordering::Relaxed)
+                    && let Some(say) = weak.upgrade()
+                {
+                    let _ = say.send(ack("rollup"));
                 }
             }
             // Who says nothing more is told nothing more.

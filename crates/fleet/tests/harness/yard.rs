@@ -41,6 +41,9 @@ impl Drop for Yard {
 impl Yard {
     /// An empty one: what other tests left behind is taken away.
     pub(crate) async fn new(plane: &ControlPlane, stem: &str) -> Self {
+        // An operator that was killed still holds it.
+        let lease = ["-n", "5spot-system", "delete", "lease", "--all"];
+        plane.kubectl(plane.management(), &lease, "").unwrap();
         for kind in ["nodes", "upcomingnodes", "capacityrequests"] {
             let all = if kind == "capacityrequests" { "-A" } else { "--wait=true" };
             plane.kubectl(plane.management(), &["delete", kind, "--all", all], "").unwrap();
