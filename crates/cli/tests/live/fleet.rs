@@ -54,7 +54,19 @@ async fn drains_are_listed_with_what_holds_them() {
     node("is-done", record(-5, Some("Drained")), None);
     node("is-late", record(-5, None), None);
     node("has-failed", record(-5, Some("Failed")), Some("not drained within 10 s: 1 pod to evict"));
-    check(&plane, &["fleet", "status"], &expect![[r#""#]]);
+    check(
+        &plane,
+        &["fleet", "status"],
+        &expect![[r#"
+        NODE MACHINE STATE ENDS INSTRUCTION HELD BY
+        goes-well m-1 draining in TIME second -
+        has-failed m-1 failed - second not drained within 10 s: 1 pod to evict
+        is-done m-1 drained - second -
+        is-held m-1 draining in TIME second 1 left: default/web-0 is held by its disruption budget: web-pdb needs 1 healthy pods and has 1
+        is-late m-1 overdue TIME ago second nobody goes on with it: is the fleet operator running?
+        exit 1
+    "#]],
+    );
     let output = run(&plane, &["fleet", "status", "-o", "json"]);
     let all: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(all[3]["node"], "is-held");
