@@ -8,6 +8,7 @@ use fivespot_fleet::wire::MachineState::{Configured, Draining};
 use fivespot_testenv::is_proof;
 use futures::StreamExt;
 use jiff::Timestamp;
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -116,4 +117,64 @@ async fn a_server_that_hangs_does_not_delay_a_bootstrap_and_loses_no_instruction
         assert_eq!(shard.acked(name).await.1, 1, "{}", operator.log());
         yard.until_phase(name, "Drained").await;
     }
+}
+
+/// A server that is busy with others says 429 too, and means something else than a budget does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_busy_is_left_alone_and_is_nobodys_fault() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "busy").await;
+    let shard = PlayedShard::start().await;
+    yard.node("busy-0", |_| {}).await;
+    for pod in 0..20 {
+        yard.pod("busy-0", &format!("web-{pod}"), |_| {}).await;
+    }
+    // At most one eviction by the operator at a time finds a place.
+    let flow = json!([
+        {
+            "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "PriorityLevelConfiguration",
+            "metadata": {"name": "one-place"},
+            "spec": {"type": "Limited", "limited": {
+                "nominalConcurrencyShares": 0, "lendablePercent": 0, "borrowingLimitPercent": 0,
+                "limitResponse": {"type": "Reject"},
+            }},
+        },
+        {
+            "apiVersion": "flowcontrol.apiserver.k8s.io/v1", "kind": "FlowSchema",
+            "metadata": {"name": "one-place"},
+            "spec": {
+                "priorityLevelConfiguration": {"name": "one-place"},
+                "matchingPrecedence": 2,
+                "rules": [{
+                    "subjects": [{
+                        "kind": "ServiceAccount",
+                        "serviceAccount": {"namespace": "5spot-system", "name": "5spot-fleet-operator"},
+                    }],
+                    "resourceRules": [{
+                        "verbs": ["create"], "apiGroups": [""], "resources": ["pods/eviction"], "namespaces": ["*"],
+                    }],
+                }],
+            },
+        },
+    ]);
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": flow}).to_string();
+    plane.kubectl(plane.management(), &["apply", "-f", "-"], &list).unwrap();
+    let operator = Operator::start(plane, "busy", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.tell("busy-0", Configured);
+    yard.until_phase("busy-0", "Ready").await;
+    // The server takes a moment to take note of its own rules.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let since = Timestamp::now();
+    shard.instruct("busy", &["busy-0"], 60);
+    assert_eq!(shard.acked("busy").await.1, 1);
+    yard.until_phase("busy-0", "Drained").await;
+    plane.kubectl(plane.management(), &["delete", "-f", "-"], &list).unwrap();
+    let evictions = requests(plane, since).into_iter().filter(|it| it.subresource == "eviction");
+    let codes: Vec<u16> = evictions.map(|it| it.code).collect();
+    println!("answers of a server that is busy: {codes:?}");
+    assert!(codes.contains(&429), "{codes:?}");
+    assert!(!operator.log().contains("held up"), "nobody is in the way:\n{}", operator.log());
+    let (_, metrics) = operator.http("/metrics");
+    assert!(metrics.contains("fivespot_fleet_evictions_total{result=\"busy\"}"), "{metrics}");
 }
