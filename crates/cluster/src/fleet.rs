@@ -34,6 +34,7 @@ const BUSY: Duration = Duration::from_secs(1);
 const NODES: &str = "/api/v1/nodes";
 const GROUP: &str = "/apis/bigfleet.lucy.sh/v1alpha1";
 const MERGE: &str = "application/merge-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
 const JSON: &str = "application/json";
 
 /// The API server of a cluster that belongs to a fleet.
@@ -157,6 +158,17 @@ impl Item for TakenItem {
     }
 }
 
+/// A request that writes.
+struct Write<'a> {
+    /// What it does, in words.
+    what: String,
+    method: Method,
+    path: String,
+    /// What the body is.
+    kind: &'static str,
+    body: &'a Value,
+}
+
 /// An answer of which nothing is read.
 #[derive(Deserialize)]
 struct Unread {}
@@ -210,9 +222,9 @@ impl Fleet {
         if let Some(closed) = closed {
             change["spec"] = json!({"unschedulable": if closed { json!(true) } else { Value::Null }});
         }
-        let what = format!("patch Node {}", node.name);
-        let path = format!("{NODES}/{}", node.name);
-        self.write::<Unread>(&what, Method::PATCH, &path, MERGE, &change).await.map(drop)
+        let (what, path) = (format!("patch Node {}", node.name), format!("{NODES}/{}", node.name));
+        let write = Write { what, method: Method::PATCH, path, kind: MERGE, body: &change };
+        self.write::<Unread>(write).await.map(drop)
     }
 
     /// The pods of a Node.
@@ -259,34 +271,34 @@ impl Fleet {
 
     /// Makes an UpcomingNode, and returns it as it is then.
     pub async fn create_upcoming(&self, name: &str, spec: &UpcomingNodeSpec) -> Result<UpcomingNode, Error> {
-        let body = upcoming_body(name, None, spec);
-        let what = format!("create UpcomingNode {name}");
-        self.write(&what, Method::POST, &format!("{GROUP}/upcomingnodes"), JSON, &body).await
+        let body = &upcoming_body(name, None, spec);
+        let (what, path) = (format!("create UpcomingNode {name}"), format!("{GROUP}/upcomingnodes"));
+        self.write(Write { what, method: Method::POST, path, kind: JSON, body }).await
     }
 
     /// Gives an UpcomingNode another spec, if it is still what it was.
     pub async fn replace_upcoming(&self, old: &UpcomingNode, spec: &UpcomingNodeSpec) -> Result<(), Error> {
         let name = old.metadata.name.as_deref().unwrap_or_default();
-        let body = upcoming_body(name, old.metadata.resource_version.as_deref(), spec);
-        let what = format!("update UpcomingNode {name}");
-        let path = format!("{GROUP}/upcomingnodes/{name}");
-        self.write::<Unread>(&what, Method::PUT, &path, JSON, &body).await.map(drop)
+        let body = &upcoming_body(name, old.metadata.resource_version.as_deref(), spec);
+        let (what, path) = (format!("update UpcomingNode {name}"), format!("{GROUP}/upcomingnodes/{name}"));
+        self.write::<Unread>(Write { what, method: Method::PUT, path, kind: JSON, body }).await.map(drop)
     }
 
     /// Changes the status of an UpcomingNode; whether there is one.
     pub async fn patch_upcoming(&self, name: &str, status: &Value) -> Result<bool, Error> {
         let what = format!("patch the status of UpcomingNode {name}");
         let path = format!("{GROUP}/upcomingnodes/{name}/status");
-        let change = json!({"status": status});
-        found(self.send::<Unread>(&what, Method::PATCH, &path, MERGE, &change).await)
+        let body = &json!({"status": status});
+        found(self.send::<Unread>(Write { what, method: Method::PATCH, path, kind: MERGE, body }).await)
     }
 
     /// Deletes an UpcomingNode, if it is still that one.
     pub async fn delete_upcoming(&self, name: &str, uid: &str) -> Result<(), Error> {
         let what = format!("delete UpcomingNode {name}");
         let path = format!("{GROUP}/upcomingnodes/{name}");
-        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
-        found(self.send::<Unread>(&what, Method::DELETE, &path, JSON, &options).await).map(drop)
+        let body = &json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
+        let write = Write { what, method: Method::DELETE, path, kind: JSON, body };
+        found(self.send::<Unread>(write).await).map(drop)
     }
 
     /// Writes what could be had from the fleet.
@@ -297,18 +309,18 @@ impl Fleet {
         });
         let path = format!("{GROUP}/availablecapacities/{name}?force=true");
         let what = format!("apply AvailableCapacity {name}");
-        self.write::<Unread>(&what, Method::PATCH, &path, "application/apply-patch+yaml", &body)
-            .await
-            .map(drop)
+        let write = Write { what, method: Method::PATCH, path, kind: APPLY, body: &body };
+        self.write::<Unread>(write).await.map(drop)
     }
 
     /// Says on a CapacityRequest that the fleet has heard of it.
     pub async fn acknowledge(&self, request: &Key, at: Timestamp) -> Result<(), Error> {
         let Key { namespace, name } = request;
         let path = format!("{GROUP}/namespaces/{namespace}/capacityrequests/{name}/status");
-        let change = json!({"status": {"phase": "Acknowledged", "acknowledgedAt": format!("{at:.0}")}});
+        let body = &json!({"status": {"phase": "Acknowledged", "acknowledgedAt": format!("{at:.0}")}});
         let what = format!("patch the status of CapacityRequest {request}");
-        found(self.send::<Unread>(&what, Method::PATCH, &path, MERGE, &change).await).map(drop)
+        let write = Write { what, method: Method::PATCH, path, kind: MERGE, body };
+        found(self.send::<Unread>(write).await).map(drop)
     }
 
     /// Sends an event. Its name is made of what it is about: whoever tells it again does not tell it twice.
@@ -342,7 +354,7 @@ impl Fleet {
         });
         let what = format!("send the event {}", told.reason);
         let path = format!("/apis/events.k8s.io/v1/namespaces/{EVENTS}/events");
-        match self.send::<Unread>(&what, Method::POST, &path, JSON, &body).await {
+        match self.send::<Unread>(Write { what, method: Method::POST, path, kind: JSON, body: &body }).await {
             Err(error) if error.code() == Some(409) => Ok(()),
             answer => answer.map(drop),
         }
@@ -358,35 +370,23 @@ impl Fleet {
     }
 
     /// A write; that what it named is not true any more is an error of its own.
-    async fn write<T: DeserializeOwned>(
-        &self,
-        what: &str,
-        method: Method,
-        path: &str,
-        kind: &str,
-        body: &Value,
-    ) -> Result<T, Error> {
-        let answer = self.send(what, method, path, kind, body).await;
-        answer.map_err(|error| if error.is_race() { Error::Changed { what: what.to_owned() } } else { error })
+    async fn write<T: DeserializeOwned>(&self, write: Write<'_>) -> Result<T, Error> {
+        let what = write.what.clone();
+        let answer = self.send(write).await;
+        answer.map_err(|error| if error.is_race() { Error::Changed { what } } else { error })
     }
 
-    async fn send<T: DeserializeOwned>(
-        &self,
-        what: &str,
-        method: Method,
-        path: &str,
-        kind: &str,
-        body: &Value,
-    ) -> Result<T, Error> {
+    async fn send<T: DeserializeOwned>(&self, write: Write<'_>) -> Result<T, Error> {
+        let Write { what, method, path, kind, body } = write;
         let path = match method {
             // Whoever deletes owns no field.
-            Method::DELETE => path.to_owned(),
+            Method::DELETE => path,
             _ => format!("{path}{}fieldManager={FLEET}", if path.contains('?') { '&' } else { '?' }),
         };
         let request = http::Request::builder().method(method).uri(path);
         let request = request.header(http::header::CONTENT_TYPE, kind).body(body.to_string().into_bytes());
-        let request = request.map_err(|error| Error::api(what, KubeError::HttpError(error)))?;
-        call(what, self.client.request::<T>(request)).await
+        let request = request.map_err(|error| Error::api(&what, KubeError::HttpError(error)))?;
+        call(&what, self.client.request::<T>(request)).await
     }
 }
 

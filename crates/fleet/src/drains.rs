@@ -54,13 +54,6 @@ pub(crate) struct Ended {
 }
 
 impl Drains {
-    /// Stops a drain.
-    pub(crate) fn stop(&self, node: &str) {
-        if let Some(running) = lock(&self.0).remove(node) {
-            running.task.abort();
-        }
-    }
-
     /// How many are under way.
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
@@ -99,6 +92,15 @@ impl Desk {
         });
         let running = Running { uid: uid.to_owned(), record, task: task.abort_handle() };
         drains.insert(node.to_owned(), running);
+        self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Stops a drain.
+    pub(crate) fn stop_drain(&self, node: &str) {
+        let mut drains = lock(&self.drains.0);
+        if let Some(running) = drains.remove(node) {
+            running.task.abort();
+        }
         self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
     }
 

@@ -68,7 +68,14 @@ impl Desk {
             match self.cordon(&node.name, &instruction.order(machine)).await {
                 Ok(Some((now, accepted))) => {
                     count(&self.metrics.resolved, rule.word());
-                    return self.accepted(machine, &now, accepted, instruction, rule.word()).await;
+                    tracing::info!(
+                        instruction = instruction.id,
+                        entry,
+                        node = now.name,
+                        found_by = rule.word(),
+                        "found"
+                    );
+                    return self.accepted(machine, &now, accepted, instruction).await;
                 }
                 Ok(None) => return self.unresolved(machine, entry, instruction).await,
                 Err(error) => {
@@ -124,7 +131,6 @@ impl Desk {
         node: &NodeNow,
         accepted: Accepted,
         instruction: &Arc<Instruction>,
-        rule: &'static str,
     ) {
         match accepted {
             Accepted::Known(record) => {
@@ -139,7 +145,6 @@ impl Desk {
                     instruction = instruction.id,
                     machine,
                     node = node.name,
-                    found_by = rule,
                     deadline = %record.deadline,
                     by_us = record.cordoned_by_us,
                     "cordoned"
@@ -295,7 +300,7 @@ impl Desk {
         tracing::debug!(machine, state = update.state().as_str_name(), ?steps, "told");
         for step in steps {
             match step {
-                Step::Put(phase) => self.put(&name, update, phase, old.as_ref(), node.as_ref()).await?,
+                Step::Put(phase) => self.put(update, phase, old.as_ref(), node.as_ref()).await?,
                 Step::Remove { after_failure } => {
                     if let Some(old) = &old {
                         self.remove(old, after_failure).await?;
@@ -315,13 +320,12 @@ impl Desk {
     /// Makes or changes the UpcomingNode of a machine.
     async fn put(
         &self,
-        name: &str,
         update: &NodeStateUpdate,
         phase: Option<Phase>,
         old: Option<&UpcomingNode>,
         node: Option<&NodeNow>,
     ) -> Result<(), Error> {
-        let spec = spec_of(update);
+        let (name, spec) = (&upcoming_node(&update.machine_id), spec_of(update));
         let made;
         let old = if let Some(old) = old {
             if old.spec != spec {
@@ -417,7 +421,7 @@ impl Desk {
 
     /// The machine is used again.
     async fn call_off(&self, node: &NodeNow, record: Option<&Record>) -> Result<(), Error> {
-        self.drains.stop(&node.name);
+        self.stop_drain(&node.name);
         let is_ours = record.is_some_and(|record| record.cordoned_by_us)
             && node.annotations.get(CORDONED_BY).is_some_and(|by| by == FLEET);
         let mut annotations = BTreeMap::from([(FLEET_RECLAIM, None), (FLEET_PROGRESS, None)]);

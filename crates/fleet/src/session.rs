@@ -172,13 +172,13 @@ impl Session {
         };
         self.desk.begin_session();
         let (unanswered, answers) = (Arc::new(Unanswered::default()), Arc::new(tokio::sync::Notify::new()));
-        let rollups = tokio::spawn(tell_demand(
-            Arc::clone(&self.demand),
-            Arc::clone(&self.outbox),
-            Arc::clone(&unanswered),
-            self.interval,
-            self.metrics.clone(),
-        ));
+        let teller = Teller {
+            demand: Arc::clone(&self.demand),
+            outbox: Arc::clone(&self.outbox),
+            unanswered: Arc::clone(&unanswered),
+            metrics: self.metrics.clone(),
+        };
+        let rollups = tokio::spawn(teller.tell_every(self.interval));
         let acknowledge = tokio::spawn(acknowledge(
             Arc::clone(&self.demand),
             Arc::clone(&unanswered),
@@ -324,33 +324,37 @@ impl Unanswered {
     }
 }
 
-async fn tell_demand(
+/// Tells the shard what the cluster wants.
+struct Teller {
     demand: Arc<Demand>,
     outbox: Arc<Outbox>,
     unanswered: Arc<Unanswered>,
-    interval: Duration,
     metrics: Metrics,
-) {
-    let mut told = None;
-    loop {
-        let pending = demand.pending();
-        match demand.rollup().await {
-            Ok(rollup) => {
-                count(&metrics.rollups, "sent");
-                tracing::debug!(needs = rollup.needs.len(), "tells what the cluster wants");
-                unanswered.asked(pending);
-                outbox.rollup(rollup);
-                told = None;
-            }
-            Err(why) => {
-                count(&metrics.rollups, "withheld");
-                if told.as_ref() != Some(&why) {
-                    tracing::warn!("the shard is not told what the cluster wants: {why}");
-                    told = Some(why);
+}
+
+impl Teller {
+    async fn tell_every(self, interval: Duration) {
+        let mut told = None;
+        loop {
+            let pending = self.demand.pending();
+            match self.demand.rollup().await {
+                Ok(rollup) => {
+                    count(&self.metrics.rollups, "sent");
+                    tracing::debug!(needs = rollup.needs.len(), "tells what the cluster wants");
+                    self.unanswered.asked(pending);
+                    self.outbox.rollup(rollup);
+                    told = None;
+                }
+                Err(why) => {
+                    count(&self.metrics.rollups, "withheld");
+                    if told.as_ref() != Some(&why) {
+                        tracing::warn!("the shard is not told what the cluster wants: {why}");
+                        told = Some(why);
+                    }
                 }
             }
+            tokio::time::sleep(interval).await;
         }
-        tokio::time::sleep(interval).await;
     }
 }
 
