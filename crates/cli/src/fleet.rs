@@ -101,8 +101,8 @@ fn text(drains: &[Drain]) -> String {
     }
     let head = ["NODE", "MACHINE", "STATE", "ENDS", "INSTRUCTION", "HELD BY"].map(str::to_owned).to_vec();
     let row = |it: &Drain| {
-        let held = if it.held.is_empty() { "-" } else { &it.held };
-        [&it.node, &it.machine, it.state, &it.ends, &it.instruction, held].map(str::to_owned).to_vec()
+        let words = if it.held.is_empty() { "-" } else { &it.held };
+        [&it.node, &it.machine, it.state, &it.ends, &it.instruction, words].map(str::to_owned).to_vec()
     };
     let rows: Vec<_> = std::iter::once(head).chain(drains.iter().map(row)).collect();
     lines(&rows).join("\n") + "\n"
