@@ -20,7 +20,7 @@ test: control-plane ## Everything that must hold: format, lints, generated files
 	$(XTASK) codegen --check
 	@echo '== tests'
 	@rm -f $(SKIPPED)
-	$(CARGO) test --locked --workspace
+	$(XTASK) test
 	@if [ -s $(SKIPPED) ]; then echo "== skipped on this machine: $$(wc -l < $(SKIPPED))"; cat $(SKIPPED); \
 	  else echo '== no test was skipped'; fi
 

@@ -6,6 +6,7 @@ mod codegen;
 mod demo;
 mod mutants;
 mod progress;
+mod test;
 mod wire;
 
 use anyhow::Result;
@@ -33,6 +34,8 @@ enum Task {
     Codegen(codegen::Args),
     /// Make deliberate wrong changes, one at a time, and fail if a named test does not catch one
     Mutants(mutants::Args),
+    /// Run all tests, two programs at a time
+    Test(test::Args),
     /// Measure, and fail if a bar is missed
     Bench,
 }
@@ -58,6 +61,7 @@ fn run(task: Task) -> Result<()> {
         Task::Demo(args) => cluster::run(&args, cluster::Load::Demo),
         Task::Codegen(args) => codegen::run(&args),
         Task::Mutants(args) => mutants::run(&args),
+        Task::Test(args) => test::run(&args),
         Task::Bench => bench::run(),
     }
 }

@@ -10,6 +10,7 @@
 //! - [`read_manifest`]: a file, read as strictly as the server reads it.
 //! - [`AgentConfig`]: what the reclaim agent of a Node looks for.
 //! - [`fleet`]: the objects that a cluster and its fleet speak through.
+//! - [`Lease`]: through which an instance of the controller holds a share of the machines.
 //! - Orders and memory, read from an object, and the status that is written back; [`names`] of everything.
 //!
 //! Rules and their bounds come from [`fivespot_core::limits`]; `tests/api/table` proves that server and code
@@ -17,6 +18,7 @@
 
 mod agent_config;
 pub mod fleet;
+mod lease;
 mod manifest;
 pub mod names;
 mod read;
@@ -26,6 +28,7 @@ mod schema;
 mod status;
 
 pub use agent_config::{AgentConfig, ConfigError, DEFAULT_POLL_INTERVAL_MS, POLL_INTERVAL_MS};
+pub use lease::{Lease, lease_change, lease_name, leases_path};
 pub use manifest::read_manifest;
 pub use rules::scheduled_machine_crd;
 pub use scheduled_machine::*;

@@ -128,3 +128,12 @@ pub fn part_name(machine: &ScheduledMachine) -> &str {
 pub fn kubeconfig_secret(cluster: &str) -> String {
     format!("{cluster}-kubeconfig")
 }
+
+/// On the Lease of a slot: how many slots there are, for its holder.
+pub const SLOT_COUNT: &str = "5spot.finos.org/slot-count";
+
+/// On the Lease of a slot: the slot that its holder prefers.
+pub const PREFERRED_SLOT: &str = "5spot.finos.org/preferred-slot";
+
+/// On the Lease of a slot: the instance that asks its holder to hand it over.
+pub const WANTED_BY: &str = "5spot.finos.org/wanted-by";

@@ -248,7 +248,7 @@ pub struct ScheduledMachineStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Number of the controller instance that looks after this object.
+    /// Slot that this object is in: the instance of the controller that holds it looks after the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<i64>,
 

@@ -27,8 +27,8 @@ const FALLBACK: Duration = Duration::from_mins(5);
 pub struct Writing<'a> {
     /// `apiVersion` of Machines as the controller speaks it.
     pub machine_version: &'a str,
-    /// Number of the controller instance.
-    pub instance: i64,
+    /// The slot that the object is in.
+    pub slot: u32,
     /// The time of this pass.
     pub now: Timestamp,
 }
@@ -180,7 +180,7 @@ impl ScheduledMachine {
             next_cleanup: time(report.next_cleanup),
             next_transition: time([report.next_activation, report.next_cleanup].into_iter().flatten().min()),
             observed_generation: self.metadata.generation,
-            instance: Some(writing.instance),
+            instance: Some(i64::from(writing.slot)),
             shutdown: report.shutdown.as_ref().map(|shutdown| ShutdownStatus {
                 started_at: Some(Time(shutdown.started_at)),
                 drain_deadline: Some(Time(shutdown.drain_deadline)),

@@ -38,7 +38,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 
 async fn status(args: &StatusArgs) -> Result<ExitCode> {
     let config = args.place.config().await?;
-    let fleet = Fleet::new(connect(&config, CLI)?, CLI);
+    let fleet = Fleet::new(connect(&config, &CLI.into())?, CLI);
     let mut taken = fleet.taken().await?;
     taken.sort_by(|a, b| a.node.cmp(&b.node));
     let now = Timestamp::now();

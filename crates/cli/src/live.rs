@@ -150,7 +150,7 @@ impl Place {
     async fn open(&self) -> Result<(Arc<Shell>, String)> {
         let config = self.config().await?;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        Ok((Shell::glance(connect(&config, CLI)?, CLI).await?, namespace))
+        Ok((Shell::glance(connect(&config, &CLI.into())?, CLI).await?, namespace))
     }
 
     /// How the cluster is reached.

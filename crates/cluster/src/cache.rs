@@ -355,11 +355,9 @@ impl<T: Item> Cache<T> {
     /// Puts an object in; whether it is not what it was.
     fn put(&self, key: Key, item: T) -> bool {
         let mut items = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
-        if items.get(&key).is_some_and(|old| **old == item) {
-            return false;
-        }
+        let is_news = items.get(&key).is_none_or(|old| **old != item);
         items.insert(key, Arc::new(item));
-        true
+        is_news
     }
 
     fn forget(&self, key: &Key) {

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use http::HeaderValue;
-use http::header::USER_AGENT;
+use http::header::{InvalidHeaderValue, USER_AGENT};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ConfigExt};
@@ -15,8 +15,30 @@ use tower::{BoxError, ServiceBuilder};
 /// How long a connection may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// How a program presents itself to servers.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// Which program.
+    pub program: &'static str,
+    /// Which of its processes, if that matters to who reads an audit log.
+    pub instance: Option<String>,
+}
+
+impl From<&'static str> for Caller {
+    fn from(program: &'static str) -> Self {
+        Self { program, instance: None }
+    }
+}
+
+impl Caller {
+    fn user_agent(&self) -> Result<HeaderValue, InvalidHeaderValue> {
+        let instance = self.instance.as_ref().map_or(String::new(), |instance| format!(" ({instance})"));
+        HeaderValue::from_str(&format!("{}/{}{instance}", self.program, env!("CARGO_PKG_VERSION")))
+    }
+}
+
 /// Connects to the cluster of a kubeconfig; without one, as the pod's own account, or to what kubectl would use.
-pub async fn connect_to(kubeconfig: Option<&Path>, program: &str) -> Result<Client, Error> {
+pub async fn connect_to(kubeconfig: Option<&Path>, caller: impl Into<Caller>) -> Result<Client, Error> {
     let mut config = match kubeconfig {
         Some(file) => {
             let unreadable = |error: KubeconfigError| Error::Unreadable {
@@ -34,21 +56,19 @@ pub async fn connect_to(kubeconfig: Option<&Path>, program: &str) -> Result<Clie
     };
     // kube reads a proxy from the environment, which our client does not speak.
     config.proxy_url = None;
-    connect(&config, program)
+    connect(&config, &caller.into())
 }
 
-/// Connects to an API server under the name of one of our programs.
+/// Connects to an API server.
 ///
 /// Two things are different from kube's own client. Small requests are sent at once (`TCP_NODELAY`): otherwise a PATCH
 /// waits some 40 ms for an acknowledgement that the other side holds back. And nothing is repeated behind our
 /// back: an eviction that a disruption budget blocks is answered with 429, which kube would take for a server that is
 /// busy.
-pub fn connect(config: &Config, program: &str) -> Result<Client, Error> {
+pub fn connect(config: &Config, caller: &Caller) -> Result<Client, Error> {
     let failed = |source: kube::Error| Error::api("make a client", source);
     let mut config = config.clone();
-    let agent = format!("{program}/{}", env!("CARGO_PKG_VERSION"));
-    let agent =
-        HeaderValue::from_str(&agent).map_err(|error| failed(kube::Error::HttpError(error.into())))?;
+    let agent = caller.user_agent().map_err(|error| failed(kube::Error::HttpError(error.into())))?;
     config.headers.push((USER_AGENT, agent));
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

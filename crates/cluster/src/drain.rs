@@ -4,13 +4,14 @@ use crate::cache::{Source, list_all};
 use crate::error::{CALL, Error};
 use crate::gate::Rank;
 use crate::node::PodItem;
-use crate::shell::MayWrite;
 use crate::workload::Reached;
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
 use futures::StreamExt;
 use kube::core::response::Status;
 use kube::{Client, Error as KubeError};
 use serde_json::{Value, json};
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// Pods that are asked at the same time.
 const AT_ONCE: usize = 16;
@@ -42,15 +43,18 @@ pub(crate) async fn ask(
     pods: &[PodId],
     way: Way,
     rank: Option<Rank>,
-    may_write: &MayWrite,
+    remaining: impl Fn() -> Option<Duration>,
 ) -> Attempts {
+    let remaining = &remaining;
     let attempts = futures::stream::iter(pods.iter().cloned()).map(|pod| async move {
         let _permit = reached.gate.enter(rank).await;
-        let outcome = if may_write() {
-            ask_one(&reached.client, &pod, way).await
-        } else {
-            Outcome::Refused("this instance does not hold its lease any more".to_owned())
+        let not_ours =
+            || Outcome::Refused("this instance does not look after the machine any more".to_owned());
+        let outcome = match remaining() {
+            Some(remaining) => timeout(remaining, ask_one(&reached.client, &pod, way)).await,
+            None => Ok(not_ours()),
         };
+        let outcome = outcome.unwrap_or_else(|_| not_ours());
         Attempt { pod, outcome }
     });
     Attempts(attempts.buffered(AT_ONCE).collect().await)
@@ -61,7 +65,7 @@ async fn ask_one(client: &Client, pod: &PodId, way: Way) -> Outcome {
         Ok(request) => request,
         Err(error) => return Outcome::Refused(error.to_string()),
     };
-    match tokio::time::timeout(CALL, client.request::<Value>(request)).await {
+    match timeout(CALL, client.request::<Value>(request)).await {
         Ok(Ok(_)) => Outcome::Accepted,
         Ok(Err(KubeError::Api(status))) => read_answer(&status),
         Ok(Err(error)) => Outcome::Refused(crate::error::describe(&error)),

@@ -30,7 +30,7 @@ pub enum Error {
         what: String,
     },
     /// The right to write has been lost.
-    #[error("did not {what}: this instance does not hold its lease any more")]
+    #[error("did not {what}: this instance does not look after the machine any more")]
     NotHolder {
         /// What was not tried.
         what: String,
@@ -64,8 +64,8 @@ impl Error {
     /// When to try again.
     pub fn retry(&self) -> Retry {
         match self {
-            Self::Changed { .. } => Retry::Soon,
-            Self::Timeout { .. } | Self::Unreadable { .. } | Self::NotHolder { .. } => Retry::Later,
+            Self::Changed { .. } | Self::NotHolder { .. } => Retry::Soon,
+            Self::Timeout { .. } | Self::Unreadable { .. } => Retry::Later,
             Self::Api { source, .. } => match code(source) {
                 Some(400 | 403 | 404 | 405 | 422) => Retry::Refused,
                 Some(_) | None => Retry::Later,
@@ -176,6 +176,25 @@ pub(crate) fn describe(error: &kube::Error) -> String {
         innermost = source;
     }
     innermost.to_string().chars().take(WORDS).collect()
+}
+
+/// A write, as long as there is a right to send it.
+pub(crate) async fn write<T>(
+    what: &str,
+    remaining: Duration,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    within(what, remaining, call(what, request)).await
+}
+
+/// Something that ends with the right to do it.
+pub(crate) async fn within<T>(
+    what: &str,
+    remaining: Duration,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let ended = |_| Error::NotHolder { what: what.to_owned() };
+    tokio::time::timeout(remaining, work).await.map_err(ended)?
 }
 
 /// One call, with its bound.

@@ -17,13 +17,6 @@ const NOTE_BYTES: usize = 1024;
 /// Characters of a ScheduledMachine's name that fit before the hash.
 const STEM_CHARS: usize = 200;
 
-/// Who reports.
-#[derive(Debug, Clone)]
-pub struct Reporter {
-    /// Name of this process among others: the pod's.
-    pub instance: String,
-}
-
 /// One event, ready to be sent.
 pub(crate) struct Event<'a> {
     /// Its reason.
@@ -40,14 +33,14 @@ impl<'a> From<&'a Note> for Event<'a> {
     }
 }
 
-impl Reporter {
-    /// Sends one event. Its name is made of what it says and of the version of the object it was decided on: a process
+impl Event<'_> {
+    /// Sends it on behalf of an instance. Its name is made of what it says and of the version of the object it was decided on: a process
     /// that dies and decides the same again does not tell it twice.
     pub(crate) async fn send(
         &self,
         client: &Client,
+        instance: &str,
         watched: &Watched,
-        event: &Event<'_>,
         now: Timestamp,
     ) -> Result<(), Error> {
         let metadata = &watched.machine.metadata;
@@ -55,7 +48,7 @@ impl Reporter {
         let name = metadata.name.as_deref().unwrap_or_default();
         let version = metadata.resource_version.as_deref().unwrap_or_default();
         let mut hash = Sha256::new();
-        for part in [watched.uid(), version, event.reason, event.text] {
+        for part in [watched.uid(), version, self.reason, self.text] {
             hash.update(part);
             hash.update([0]);
         }
@@ -70,11 +63,11 @@ impl Reporter {
             "metadata": {"name": id, "namespace": namespace},
             "eventTime": format!("{now:.6}"),
             "reportingController": CONTROLLER,
-            "reportingInstance": self.instance,
+            "reportingInstance": instance,
             "action": "Reconcile",
-            "reason": event.reason,
-            "note": &event.text[..event.text.floor_char_boundary(NOTE_BYTES)],
-            "type": if event.is_warning { "Warning" } else { "Normal" },
+            "reason": self.reason,
+            "note": &self.text[..self.text.floor_char_boundary(NOTE_BYTES)],
+            "type": if self.is_warning { "Warning" } else { "Normal" },
             "regarding": {
                 "apiVersion": "5spot.finos.org/v1alpha1",
                 "kind": "ScheduledMachine",
@@ -84,7 +77,7 @@ impl Reporter {
                 "resourceVersion": version,
             },
         });
-        let what = format!("send the event {}", event.reason);
+        let what = format!("send the event {}", self.reason);
         let request = http::Request::post(format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events"))
             .header(http::header::CONTENT_TYPE, "application/json")
             .body(body.to_string().into_bytes())

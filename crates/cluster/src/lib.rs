@@ -30,9 +30,8 @@ mod workload;
 
 pub use cache::{Cache, Health, Item, Key, Source};
 pub use capi::CapiVersion;
-pub use client::{connect, connect_to};
+pub use client::{Caller, connect, connect_to};
 pub use error::{Error, Retry};
-pub use event::Reporter;
 pub use perform::Performed;
-pub use shell::{Change, MayWrite, Settings, Shell};
+pub use shell::{Change, Right, Settings, Shell};
 pub use watched::Watched;

@@ -12,6 +12,8 @@ use crate::perform::priority;
 use crate::shell::{Capi, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
+use fivespot_api::names::{CONTROLLER, SYSTEM_NAMESPACE};
+use fivespot_api::{Lease, leases_path};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Part, Phase};
 use fivespot_core::limits::{BOOTSTRAP_GROUPS, INFRASTRUCTURE_GROUPS};
@@ -19,9 +21,12 @@ use fivespot_core::observed::{
     Access, AgentConfig, Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served,
     Unreachable, UnreachableReason, Workload,
 };
+use fivespot_core::slots::Record;
 use kube::api::GetParams;
 use kube::core::Request;
+use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Shell {
@@ -35,6 +40,19 @@ impl Shell {
         let fields = name.map(|name| format!("metadata.name={name}"));
         let source = Source { client: self.client.clone(), path, fields, metadata_only: false };
         list_all("read ScheduledMachines", &source).await
+    }
+
+    /// What the Leases say by which the controller's instances share the machines.
+    pub async fn slots(&self) -> Result<BTreeMap<u32, Record>, Error> {
+        #[derive(Deserialize)]
+        struct Leases {
+            items: Vec<Lease>,
+        }
+        let what = "read the leases of the controller";
+        let request = http::Request::get(leases_path(SYSTEM_NAMESPACE)).body(Vec::new());
+        let request = request.map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
+        let leases = call(what, self.client.request::<Leases>(request)).await?.items.into_iter();
+        Ok(leases.filter_map(|lease| Some((lease.slot(CONTROLLER)?, lease.found().record))).collect())
     }
 
     /// The world around a ScheduledMachine, as closely as `needs` asks.

@@ -1,7 +1,7 @@
 //! The provider objects of a ScheduledMachine: of them only metadata is of interest.
 
 use crate::cache::{Item, Key};
-use fivespot_core::observed::{Certainty, Foreign, Object, Presence};
+use fivespot_core::observed::{Certainty, Foreign, Object, Presence, Version};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -28,6 +28,7 @@ pub(crate) struct Meta {
     pub(crate) name: Option<String>,
     pub(crate) namespace: Option<String>,
     pub(crate) uid: Option<String>,
+    pub(crate) resource_version: Option<String>,
     pub(crate) creation_timestamp: Option<Time>,
     pub(crate) deletion_timestamp: Option<Time>,
     pub(crate) labels: Option<BTreeMap<String, String>>,
@@ -61,6 +62,7 @@ pub(crate) fn object_of(metadata: &Meta, owners: &[OwnerReference]) -> Object {
     let time = |time: &Option<Time>| time.as_ref().map(|time| time.0);
     Object {
         uid: metadata.uid.clone().unwrap_or_default(),
+        version: Version(metadata.resource_version.clone().unwrap_or_default()),
         created_at: time(&metadata.creation_timestamp).unwrap_or(Timestamp::UNIX_EPOCH),
         deleting_since: time(&metadata.deletion_timestamp),
         has_machine_owner: owners

@@ -3,7 +3,7 @@
 use crate::cache::Key;
 use crate::capi::{self, CapiVersion};
 use crate::drain::{self, Way};
-use crate::error::{Error, Retry, call};
+use crate::error::{Error, Retry, within, write};
 use crate::event::Event;
 use crate::gate::Rank;
 use crate::kinds::Place;
@@ -17,7 +17,7 @@ use fivespot_api::{ScheduledMachineStatus, Writing};
 use fivespot_core::drain::{Attempts, PodId};
 use fivespot_core::intent::{Effect, Intent, Taint};
 use fivespot_core::lifecycle::{Action, Decision, Failure, NodeId, Part, Phase};
-use fivespot_core::observed::Observed;
+use fivespot_core::observed::{Observed, Version};
 use fivespot_core::status;
 use fivespot_core::taint::TaintChange;
 use k8s_openapi::jiff::Timestamp;
@@ -28,6 +28,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What a pass did.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub(crate) struct Pass<'a> {
     wish: Option<&'a Intent>,
     /// The version of the ScheduledMachine as we know it: each of our writes makes a new one.
     pub(crate) version: String,
+    /// The version of the Machine after a write of ours.
+    machine_version: Option<String>,
     attempts: Attempts,
     /// Why the server would not disable the schedule.
     pub(crate) refused: Option<String>,
@@ -82,9 +85,9 @@ impl Shell {
         let is_urgent = decision.phase == Phase::EmergencyRemove;
         let key = watched.key();
         let step = self.steps(&key);
-        let (attempts, refused) = (Attempts::default(), None);
-        let mut pass = Pass { watched, wish, version, attempts, refused, step, is_urgent };
-        let performed = self.carry_out(&mut pass, observed, decision, now).await;
+        let (machine_version, attempts, refused) = (None, Attempts::default(), None);
+        let mut pass = Pass { watched, wish, version, machine_version, attempts, refused, step, is_urgent };
+        let performed = Box::pin(self.carry_out(&mut pass, observed, decision, now)).await;
         self.set_steps(&key, (pass.step != step).then_some(pass.step));
         performed
     }
@@ -120,8 +123,13 @@ impl Shell {
             None => decision,
         };
         // At a boundary all machines take their step before any tells of it; one that is alone does both at once.
-        let mut teller =
-            Pass { attempts: Attempts::default(), refused: None, version: String::new(), ..*pass };
+        let mut teller = Pass {
+            attempts: Attempts::default(),
+            refused: None,
+            version: String::new(),
+            machine_version: None,
+            ..*pass
+        };
         teller.step = teller.step.saturating_add(u16::from(!decision.notes.is_empty()));
         let write = async {
             // Without our finalizer there may be no object left to write to.
@@ -157,16 +165,22 @@ impl Shell {
     fn only_a_word<'a>(&self, watched: &'a Watched) -> Pass<'a> {
         let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
         let (attempts, step) = (Attempts::default(), self.steps(&watched.key()));
-        Pass { watched, wish: None, version, attempts, refused: None, step, is_urgent: false }
+        let (wish, machine_version, refused) = (None, None, None);
+        Pass { watched, wish, version, machine_version, attempts, refused, step, is_urgent: false }
     }
 
     /// An event that cannot be sent is not worth a second try.
     async fn tell(&self, pass: &mut Pass<'_>, event: &Event<'_>, now: Timestamp) {
         let _permit = self.gate.enter(pass.rank()).await;
-        if self.may_write("send an event").is_err() {
-            return;
-        }
-        if let Err(error) = self.settings.reporter.send(&self.client, pass.watched, event, now).await {
+        let what = "send an event";
+        let sent = match self.may_write(pass, what) {
+            Ok(remaining) => {
+                let send = event.send(&self.client, &self.settings.instance, pass.watched, now);
+                within(what, remaining, send).await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
             tracing::warn!(object = %pass.watched.key(), %error, "an event was lost");
         }
     }
@@ -176,8 +190,10 @@ impl Shell {
             Action::AddFinalizer => self.set_finalizer(pass, true).await,
             Action::RemoveFinalizer => self.set_finalizer(pass, false).await,
             Action::Create(part) => self.create(pass, *part).await,
-            Action::Delete { part, uid } => self.delete(pass, *part, uid).await,
-            Action::ExcludeDrain { uid, volumes } => self.exclude_drain(pass, uid, *volumes).await,
+            Action::Delete { part, uid, version } => self.delete(pass, *part, uid, version.as_ref()).await,
+            Action::ExcludeDrain { uid, version, volumes } => {
+                self.exclude_drain(pass, uid, version.as_ref(), *volumes).await
+            }
             Action::Cordon(node) => self.cordon(pass, node).await,
             Action::Uncordon(node) => self.uncordon(pass, node).await,
             Action::SetTaints { node, change, record } => self.set_taints(pass, node, change, record).await,
@@ -204,8 +220,8 @@ impl Shell {
     }
 
     async fn ask(&self, pass: &mut Pass<'_>, reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
-        let (rank, may_write) = (pass.rank(), &self.settings.may_write);
-        drain::ask(reached, pods, way, rank, may_write).await
+        let (rank, key) = (pass.rank(), pass.watched.key());
+        drain::ask(reached, pods, way, rank, || self.settings.right.remaining(&key)).await
     }
 
     async fn set_finalizer(&self, pass: &mut Pass<'_>, present: bool) -> Result<(), Error> {
@@ -273,7 +289,13 @@ impl Shell {
         Ok((place, serde_json::to_string(&body).map_err(unwritable)?))
     }
 
-    async fn delete(&self, pass: &mut Pass<'_>, part: Part, uid: &str) -> Result<(), Error> {
+    async fn delete(
+        &self,
+        pass: &mut Pass<'_>,
+        part: Part,
+        uid: &str,
+        version: Option<&Version>,
+    ) -> Result<(), Error> {
         let what = format!("delete the {part}");
         let changed = || Error::Changed { what: what.clone() };
         let place = match part {
@@ -284,7 +306,11 @@ impl Shell {
             }
         };
         let key = pass.watched.key();
-        let only_this = Preconditions { uid: Some(uid.to_owned()), ..Preconditions::default() };
+        let resource_version = version.map(|Version(read)| match &pass.machine_version {
+            Some(written) if part == Part::Machine => written.clone(),
+            _ => read.clone(),
+        });
+        let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version };
         let params = DeleteParams::background().preconditions(only_this);
         let request = Request::new(place.path(Some(&key.namespace))).delete(&key.name, &params);
         match self.send(pass, &what, request).await {
@@ -294,21 +320,33 @@ impl Shell {
         }
     }
 
-    async fn exclude_drain(&self, pass: &mut Pass<'_>, uid: &str, volumes: bool) -> Result<(), Error> {
+    async fn exclude_drain(
+        &self,
+        pass: &mut Pass<'_>,
+        uid: &str,
+        version: Option<&Version>,
+        volumes: bool,
+    ) -> Result<(), Error> {
         let what = "tell Cluster API to leave the drain to us";
         let (_, place, _) = self.served().ok_or_else(|| Error::Changed { what: what.to_owned() })?;
         let mut annotations = json!({names::EXCLUDE_DRAIN: "true"});
         if volumes {
             annotations[names::EXCLUDE_VOLUMES] = json!("true");
         }
-        let body = json!({"metadata": {"uid": uid, "annotations": annotations}});
+        let mut body = json!({"metadata": {"uid": uid, "annotations": annotations}});
+        if let Some(Version(read)) = version {
+            body["metadata"]["resourceVersion"] = json!(read);
+        }
         let key = pass.watched.key();
         let request = Request::new(place.path(Some(&key.namespace)));
         let request = request.patch(&key.name, &patch_params(), &Patch::Merge(&body));
         match self.send(pass, what, request).await {
             // It is gone, or another one has its name.
             Err(error) if error.is_race() => Err(Error::Changed { what: what.to_owned() }),
-            answer => answer.map(|_| ()),
+            answer => {
+                pass.machine_version = answer?.metadata.resource_version;
+                Ok(())
+            }
         }
     }
 
@@ -385,7 +423,7 @@ impl Shell {
         let changed = || Error::Changed { what: what.to_owned() };
         let reached = self.reach(pass.watched).await?;
         let _permit = reached.gate.enter(pass.rank()).await;
-        self.may_write(what)?;
+        let remaining = self.may_write(pass, what)?;
         let node: Arc<NodeItem> = reached.nodes.get(&Key::new("", &patch.1)).ok_or_else(changed)?;
         complete(&node, &mut patch);
         let NodePatch(operations, name) = patch;
@@ -393,7 +431,7 @@ impl Shell {
             .header(http::header::CONTENT_TYPE, "application/json-patch+json")
             .body(Value::Array(operations).to_string().into_bytes())
             .map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
-        match call(what, reached.client.request::<Answer>(request)).await {
+        match write(what, remaining, reached.client.request::<Answer>(request)).await {
             // A test in the patch failed: somebody wrote meanwhile.
             Err(error) if error.is_race() => Err(changed()),
             answer => answer.map(|_| ()),
@@ -413,7 +451,8 @@ impl Shell {
             Capi::Served(version, ..) => version.api_version(),
             Capi::Unknown | Capi::Missing | Capi::OtherVersion => String::new(),
         };
-        let writing = Writing { machine_version: &machine_version, instance: self.settings.instance, now };
+        let slot = self.settings.right.slot(&watched.key());
+        let writing = Writing { machine_version: &machine_version, slot, now };
         let next = watched.machine.next_status(&status::report(decision, observed), &writing);
         self.patch_status(pass, &next).await
     }
@@ -440,8 +479,10 @@ impl Shell {
         }
     }
 
-    pub(crate) fn may_write(&self, what: &str) -> Result<(), Error> {
-        if (self.settings.may_write)() { Ok(()) } else { Err(Error::NotHolder { what: what.to_owned() }) }
+    /// For how long a pass may still write.
+    pub(crate) fn may_write(&self, pass: &Pass<'_>, what: &str) -> Result<Duration, Error> {
+        let remaining = self.settings.right.remaining(&pass.watched.key());
+        remaining.ok_or_else(|| Error::NotHolder { what: what.to_owned() })
     }
 
     pub(crate) fn wrote_version(&self, pass: &mut Pass<'_>, answer: &Answer) {
@@ -458,8 +499,8 @@ impl Shell {
     ) -> Result<Answer, Error> {
         let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
         let _permit = self.gate.enter(pass.rank()).await;
-        self.may_write(what)?;
-        match call(what, self.client.request::<Answer>(request)).await {
+        let remaining = self.may_write(pass, what)?;
+        match write(what, remaining, self.client.request::<Answer>(request)).await {
             // Of a write that names a version or an identity: somebody else wrote meanwhile.
             Err(error) if error.code() == Some(409) && !what.starts_with("create") => {
                 Err(Error::Changed { what: what.to_owned() })

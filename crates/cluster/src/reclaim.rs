@@ -1,7 +1,7 @@
 //! What an eject writes, and what the reclaim agent is told.
 
 use crate::cache::{Item, Key};
-use crate::error::{Error, Retry, call};
+use crate::error::{Error, Retry, write};
 use crate::node::REQUEST;
 use crate::parts::{MetaOnly, key_of};
 use crate::perform::{Answer, NodePatch, Pass, own_path, patch_params};
@@ -210,8 +210,8 @@ impl Shell {
         let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
         let reached: Reached = self.reach(pass.watched).await?;
         let _permit = reached.gate.enter(pass.rank()).await;
-        self.may_write(what)?;
-        call(what, reached.client.request::<Answer>(request)).await
+        let remaining = self.may_write(pass, what)?;
+        write(what, remaining, reached.client.request::<Answer>(request)).await
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cache::{Cache, Health, Key, Source};
 use crate::capi::{CapiVersion, ClusterItem, GROUP, MachineItem};
-use crate::event::Reporter;
+use crate::client::Caller;
 use crate::gate::Gate;
 use crate::kinds::{Kinds, Place};
 use crate::parts::PartItem;
@@ -27,8 +27,27 @@ const FIRST_LIST: Duration = Duration::from_secs(5);
 /// How long the event of a write of ours is awaited.
 const OWN_WRITE: Duration = Duration::from_secs(5);
 
-/// Whether this process may write now.
-pub type MayWrite = Arc<dyn Fn() -> bool + Send + Sync>;
+/// Which machines this process looks after.
+pub trait Right: Send + Sync {
+    /// The slot that a ScheduledMachine is in.
+    fn slot(&self, key: &Key) -> u32;
+
+    /// For how long this process may write on its behalf, if it may. Asked before every single write.
+    fn remaining(&self, key: &Key) -> Option<Duration>;
+}
+
+/// The right of one who only looks.
+struct NoRight;
+
+impl Right for NoRight {
+    fn slot(&self, _: &Key) -> u32 {
+        0
+    }
+
+    fn remaining(&self, _: &Key) -> Option<Duration> {
+        None
+    }
+}
 
 /// How the shell behaves.
 #[derive(Clone)]
@@ -37,19 +56,16 @@ pub struct Settings {
     pub capi_version: Option<CapiVersion>,
     /// How long deletions wait.
     pub patience: Patience,
-    /// Number of this instance.
-    pub instance: i64,
-    /// Who reports events.
-    pub reporter: Reporter,
-    /// Asked before every single write.
-    pub may_write: MayWrite,
+    /// Name of this instance; events and requests carry it.
+    pub instance: String,
+    /// Which machines it looks after.
+    pub right: Arc<dyn Right>,
 }
 
 /// Who looks, and how.
-#[derive(Clone, Copy)]
 struct Eyes {
-    /// Name under which servers see it.
-    program: &'static str,
+    /// How it presents itself to servers.
+    caller: Caller,
     /// Whether it watches, or asks the server for every single thing.
     watches: bool,
 }
@@ -159,7 +175,8 @@ impl Shell {
         settings: Settings,
         notify: impl Fn(&Key, Change) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let eyes = Eyes { program: CONTROLLER, watches: true };
+        let caller = Caller { program: CONTROLLER, instance: Some(settings.instance.clone()) };
+        let eyes = Eyes { caller, watches: true };
         let shell = Self::new(client, settings, Arc::new(notify), eyes);
         let tasks = vec![
             tokio::spawn(follow_objects(Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone())),
@@ -174,17 +191,17 @@ impl Shell {
         let settings = Settings {
             capi_version: None,
             patience: Patience::Endless,
-            instance: 0,
-            reporter: Reporter { instance: String::new() },
-            may_write: Arc::new(|| false),
+            instance: String::new(),
+            right: Arc::new(NoRight),
         };
-        let shell = Self::new(client, settings, Arc::new(|_, _| {}), Eyes { program, watches: false });
+        let shell =
+            Self::new(client, settings, Arc::new(|_, _| {}), Eyes { caller: program.into(), watches: false });
         shell.capi.send_replace(find_capi(&shell).await?);
         Ok(shell)
     }
 
     fn new(client: Client, settings: Settings, notify: Notify, eyes: Eyes) -> Arc<Self> {
-        let Eyes { program, watches } = eyes;
+        let Eyes { caller, watches } = eyes;
         Arc::new_cyclic(|shell: &Weak<Self>| {
             let (of_node, of_cluster) = (Weak::clone(shell), Weak::clone(shell));
             let node_changed = move |cluster: &ClusterId, node: &str, asks: bool| {
@@ -201,7 +218,7 @@ impl Shell {
             let workloads = Workloads::new(
                 client.clone(),
                 Arc::clone(&gate),
-                program,
+                caller,
                 Arc::new(node_changed),
                 Arc::new(cluster_changed),
             );
@@ -318,11 +335,20 @@ impl Shell {
         (self.notify)(key, change);
     }
 
-    /// Lets go of workload clusters of which no ScheduledMachine is left. To be called now and then.
+    /// Lets go of workload clusters of which no ScheduledMachine is left, and watches those in which one has a Node, even
+    /// if another instance looks after it: whoever takes over knows the Nodes already. To be called now and then.
     pub fn tidy(&self) {
-        let used: HashSet<SecretId> =
-            self.objects.all().iter().map(|(_, watched)| wanted(watched).secret).collect();
+        let all = self.objects.all();
+        let used: HashSet<SecretId> = all.iter().map(|(_, watched)| wanted(watched).secret).collect();
         self.workloads.keep_only(|id| used.contains(id));
+        let has_node = |watched: &Watched| {
+            watched.machine.status.as_ref().is_some_and(|status| status.node_ref.is_some())
+        };
+        let lent = all.iter().filter(|(_, watched)| has_node(watched));
+        let lent: HashSet<SecretId> = lent.map(|(_, watched)| wanted(watched).secret).collect();
+        for id in &lent {
+            self.workloads.watch(id);
+        }
     }
 
     fn cluster_changed(&self, cluster: &Key) {

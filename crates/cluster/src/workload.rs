@@ -4,7 +4,7 @@
 //! and a new watch, without a restart. A cluster that does not answer holds up nobody but its own machines.
 
 use crate::cache::{Cache, Health, Item, Key, Source};
-use crate::client::connect;
+use crate::client::{Caller, connect};
 use crate::gate::Gate;
 use crate::node::NodeItem;
 use crate::parts::{MetaOnly, key_of};
@@ -77,7 +77,7 @@ pub(crate) struct Workloads {
     management: Client,
     /// Of the management cluster: where that is the workload cluster too, all calls to it stand in one line.
     gate: Arc<Gate>,
-    program: &'static str,
+    caller: Caller,
     node_changed: NodeChanged,
     cluster_changed: ClusterChanged,
     own: Mutex<Option<Arc<Link>>>,
@@ -174,14 +174,14 @@ impl Workloads {
     pub(crate) fn new(
         management: Client,
         gate: Arc<Gate>,
-        program: &'static str,
+        caller: Caller,
         node_changed: NodeChanged,
         cluster_changed: ClusterChanged,
     ) -> Self {
         Self {
             management,
             gate,
-            program,
+            caller,
             node_changed,
             cluster_changed,
             own: Mutex::default(),
@@ -257,6 +257,11 @@ impl Workloads {
         Err(Unreachable { by_secret, reason: UnreachableReason::ConnectionFailed, message: why })
     }
 
+    /// Watches a cluster without being asked for anything yet.
+    pub(crate) fn watch(&self, id: &SecretId) {
+        self.access(id);
+    }
+
     /// Forgets clusters that nobody uses any more.
     pub(crate) fn keep_only(&self, used: impl Fn(&SecretId) -> bool) {
         self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| used(id));
@@ -298,7 +303,7 @@ impl Workloads {
         };
         let (sender, state) = watch::channel(State::Unknown);
         let lead = {
-            let (secret, id, program) = (secret.clone(), id.clone(), self.program);
+            let (secret, id, caller) = (secret.clone(), id.clone(), self.caller.clone());
             let (node_changed, cluster_changed) =
                 (Arc::clone(&self.node_changed), Arc::clone(&self.cluster_changed));
             tokio::spawn(async move {
@@ -309,7 +314,7 @@ impl Workloads {
                     let text = item.as_ref().map(|item| item.data.get(&id.key).cloned());
                     if last.as_ref() != Some(&text) {
                         let next =
-                            lead_to(text.as_ref(), &id, program, &node_changed, &cluster_changed).await;
+                            lead_to(text.as_ref(), &id, &caller, &node_changed, &cluster_changed).await;
                         sender.send_replace(next);
                         last = Some(text);
                         cluster_changed(&ClusterId::Secret(id.clone()));
@@ -328,14 +333,14 @@ impl Workloads {
 async fn lead_to(
     text: Option<&Option<ByteString>>,
     id: &SecretId,
-    program: &str,
+    caller: &Caller,
     node_changed: &NodeChanged,
     cluster_changed: &ClusterChanged,
 ) -> State {
     match text {
         None => State::Absent,
         Some(None) => State::Invalid("there is no such key".to_owned()),
-        Some(Some(ByteString(bytes))) => match client_of(bytes, program).await {
+        Some(Some(ByteString(bytes))) => match client_of(bytes, caller).await {
             Ok(client) => {
                 let id = ClusterId::Secret(id.clone());
                 State::Linked(Arc::new(link(id, client, Arc::default(), node_changed, cluster_changed)))
@@ -347,7 +352,7 @@ async fn lead_to(
 
 /// A kubeconfig from a Secret must carry all it needs. One that names a program or a file of ours is refused: whoever
 /// may write the Secret could otherwise have anything run or read in our place.
-async fn client_of(kubeconfig: &[u8], program: &str) -> Result<Client, String> {
+async fn client_of(kubeconfig: &[u8], caller: &Caller) -> Result<Client, String> {
     let text = std::str::from_utf8(kubeconfig).map_err(|_| "it is not text".to_owned())?;
     let kubeconfig: Kubeconfig = serde_saphyr::from_str(text).map_err(|_| "it cannot be read".to_owned())?;
     for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
@@ -372,7 +377,7 @@ async fn client_of(kubeconfig: &[u8], program: &str) -> Result<Client, String> {
         Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
     // Where this process runs says nothing about the way to another cluster.
     config.proxy_url = None;
-    connect(&config, program).map_err(|error| error.to_string())
+    connect(&config, caller).map_err(|error| error.to_string())
 }
 
 fn link(

@@ -4,6 +4,7 @@ mod metrics;
 mod options;
 mod queue;
 mod run;
+mod share;
 mod work;
 
 use clap::Parser;

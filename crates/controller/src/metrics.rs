@@ -33,6 +33,26 @@ pub(crate) struct ByPhase {
     pub(crate) phase: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct BySlot {
+    pub(crate) slot: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ByChange {
+    pub(crate) change: SlotChange,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub(crate) enum SlotChange {
+    #[expect(non_camel_case_types, reason = "the label's value is the variant's name")]
+    gained,
+    #[expect(non_camel_case_types, reason = "the label's value is the variant's name")]
+    handed_over,
+    #[expect(non_camel_case_types, reason = "the label's value is the variant's name")]
+    lost,
+}
+
 /// Everything that is counted.
 #[derive(Clone)]
 pub(crate) struct Metrics {
@@ -44,6 +64,9 @@ pub(crate) struct Metrics {
     pub(crate) drains: Histogram,
     pub(crate) ejects: Histogram,
     pub(crate) finalizers_forced: Counter,
+    pub(crate) slots: Gauge,
+    pub(crate) slots_held: Family<BySlot, Gauge>,
+    pub(crate) slot_changes: Family<ByChange, Counter>,
 }
 
 impl Metrics {
@@ -60,6 +83,9 @@ impl Metrics {
             drains: long(),
             ejects: long(),
             finalizers_forced: Counter::default(),
+            slots: Gauge::default(),
+            slots_held: Family::default(),
+            slot_changes: Family::default(),
         };
         // What has not happened yet is counted too: a dashboard cannot tell "never" from "not known".
         for result in [PassResult::unchanged, PassResult::acted, PassResult::error] {
@@ -67,6 +93,9 @@ impl Metrics {
         }
         for error_type in Error::WORDS {
             drop(metrics.errors.get_or_create(&ByError { error_type }));
+        }
+        for change in [SlotChange::gained, SlotChange::handed_over, SlotChange::lost] {
+            drop(metrics.slot_changes.get_or_create(&ByChange { change }));
         }
         let registry = registry.sub_registry_with_prefix("fivespot");
         registry.register(
@@ -104,6 +133,17 @@ impl Metrics {
             "finalizers_forced",
             "Deletions that gave up on a Machine which would not go",
             metrics.finalizers_forced.clone(),
+        );
+        registry.register(
+            "slot_count",
+            "Slots that the machines are shared out to, for this process",
+            metrics.slots.clone(),
+        );
+        registry.register("slot_held", "Whether this process holds a slot", metrics.slots_held.clone());
+        registry.register(
+            "slot_changes",
+            "Slots that this process gained, handed over on request, or lost",
+            metrics.slot_changes.clone(),
         );
         metrics
     }

@@ -4,15 +4,27 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser};
 use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::CapiVersion;
+use fivespot_core::slots::{Instance, Timing};
 use fivespot_ops::logs::Format;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Lends machines to clusters by the clock: watches ScheduledMachines, creates the Cluster API objects that make a machine
 /// join when its window opens, drains its Node and takes it out when it closes.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "5spot-controller", version, max_term_width = 100)]
 pub(crate) struct Options {
+    /// The slot that this process prefers, from 0. Without it, the ordinal at the end of the pod's name, if it has one.
+    #[arg(long, env = "OPERATOR_INSTANCE_ID", value_name = "NUMBER")]
+    pub(crate) instance_id: Option<u32>,
+
+    /// Slots that the machines are shared out to. A process takes over slots whose holder is gone.
+    #[arg(long, env = "OPERATOR_INSTANCE_COUNT", default_value_t = NonZeroU32::MIN, value_name = "NUMBER",
+          value_parser = instance_count)]
+    pub(crate) instance_count: NonZeroU32,
+
     /// Port of /metrics; 0 takes any that is free.
     #[arg(long, env = "METRICS_PORT", default_value_t = 8080, value_name = "PORT")]
     pub(crate) metrics_port: u16,
@@ -76,10 +88,43 @@ pub(crate) struct Options {
     pub(crate) dry_run: bool,
 }
 
+/// The most slots there can be.
+const INSTANCES: u32 = 64;
+
 impl Options {
+    /// No two processes have the same: in a pod its name, else the host's with the number of the process.
+    pub(crate) fn instance_name(&self) -> String {
+        let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+        self.pod_name.clone().unwrap_or_else(|| format!("{}-{}", host(), std::process::id()))
+    }
+
+    /// Who takes part in sharing the slots out.
+    pub(crate) fn instance(&self) -> Instance {
+        let ordinal = || self.pod_name.as_deref()?.rsplit('-').next()?.parse().ok();
+        // The pods of a Deployment may end in digits, too.
+        let ordinal = || ordinal().filter(|ordinal| *ordinal < self.instance_count.get());
+        Instance {
+            name: self.instance_name(),
+            own: self.instance_id.or_else(ordinal),
+            count: self.instance_count,
+            timing: Timing {
+                duration: Duration::from_secs(self.lease_duration_secs),
+                renew_deadline: Duration::from_secs(self.lease_renew_deadline_secs),
+                retry: Duration::from_secs(self.lease_retry_period_secs),
+            },
+        }
+    }
+
     /// Whether the lease's times fit together: the holder must stop before another begins, and must have had more than
-    /// one chance to renew by then.
+    /// one chance to renew by then. And whether the slot that is preferred exists.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
+        if let Some(id) = self.instance_id {
+            let count = self.instance_count;
+            anyhow::ensure!(
+                id < count.get(),
+                "--instance-id ({id}) must be less than --instance-count ({count}): instances are numbered from 0"
+            );
+        }
         let (duration, deadline, retry) =
             (self.lease_duration_secs, self.lease_renew_deadline_secs, self.lease_retry_period_secs);
         anyhow::ensure!(
@@ -93,6 +138,11 @@ impl Options {
         );
         Ok(())
     }
+}
+
+fn instance_count(text: &str) -> Result<NonZeroU32, String> {
+    let count = text.parse().ok().filter(|count: &NonZeroU32| count.get() <= INSTANCES);
+    count.ok_or_else(|| format!("\"{text}\" is not a number from 1 to {INSTANCES}"))
 }
 
 fn capi_version(text: &str) -> Result<CapiVersion, String> {
@@ -117,6 +167,26 @@ mod tests {
         {
             assert!(read(&[odd]).check().is_err(), "{odd}");
         }
+        assert!(read(&["--instance-id=2", "--instance-count=3"]).check().is_ok());
+        assert!(read(&["--instance-id=3", "--instance-count=3"]).check().is_err());
+        for odd in ["0", "65", "three", "-1"] {
+            let args = ["5spot-controller", "--instance-count", odd];
+            assert!(Options::try_parse_from(args).is_err(), "{odd}");
+        }
         assert_eq!(read(&["--capi-version=v1beta1"]).capi_version, Some(CapiVersion::V1Beta1));
+    }
+
+    #[test]
+    fn the_slot_that_is_preferred_may_come_from_the_name_of_the_pod() {
+        let own = |args: &[&str]| {
+            Options::parse_from([&["5spot-controller", "--instance-count=3"], args].concat()).instance().own
+        };
+        assert_eq!(own(&["--pod-name=5spot-controller-2"]), Some(2), "of a StatefulSet");
+        assert_eq!(own(&["--pod-name=5spot-controller-2", "--instance-id=1"]), Some(1));
+        for name in
+            ["5spot-controller-7d9c5b8f6-x2z4k", "5spot-controller-7d9c5b8f6-24789", "5spot-controller"]
+        {
+            assert_eq!(own(&["--pod-name", name]), None, "{name}");
+        }
     }
 }

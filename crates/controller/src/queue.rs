@@ -29,7 +29,7 @@ pub(crate) enum Outcome {
     Failed(Retry, Option<Instant>),
     /// It failed, and somebody waits for his machine: no backoff.
     FailedUrgently(Retry),
-    /// The machine is gone.
+    /// The machine is gone, or another instance looks after it.
     Gone,
 }
 

@@ -1,21 +1,21 @@
 //! The process: its watches, its queue, its end.
 
-use crate::metrics::{ByPhase, Metrics};
+use crate::metrics::{ByChange, ByPhase, BySlot, Metrics, SlotChange};
 use crate::options::Options;
 use crate::queue::{Failures, Outcome, Queue};
+use crate::share::Share;
 use crate::work::Worker;
 use anyhow::Context;
 use fivespot_api::names::CONTROLLER;
-use fivespot_cluster::{Change, Key, MayWrite, Reporter, Retry, Settings, Shell, connect_to};
+use fivespot_cluster::{Caller, Change, Key, Retry, Right, Settings, Shell, connect_to};
 use fivespot_core::lifecycle::{Patience, Phase};
 use fivespot_ops::admin::{Checks, serve_health, serve_metrics};
-use fivespot_ops::lease::{self, Lease};
 use fivespot_ops::shutdown;
+use fivespot_ops::slots::{self, Keeper, Loss, Tenant};
 use jiff::Timestamp;
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -32,21 +32,19 @@ const TICK: Duration = Duration::from_secs(5);
 /// A difference between the two clocks of the host that is a step, and not their drift.
 const STEP: Duration = Duration::from_secs(1);
 
-/// How long passes under way may take to end when the process is asked to.
-const ENDING: Duration = Duration::from_secs(8);
-
-/// Number of this instance. There is one; a second process is its standby.
-const INSTANCE: i64 = 0;
+/// How long passes under way may take to end when their machines go to another process.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// What the watches and the loop share.
-#[derive(Default)]
 struct Desk {
+    /// Whose machines are put on it.
+    share: Arc<Share>,
     queue: Mutex<Queue>,
     ring: Notify,
     /// Passes under way.
     passes: Mutex<HashMap<Key, AbortHandle>>,
-    /// Whether anybody works here: until then nothing is put on it, and then all is.
-    is_open: AtomicBool,
+    /// Rings when one has ended.
+    ended: Notify,
 }
 
 impl Desk {
@@ -55,7 +53,7 @@ impl Desk {
     }
 
     fn touch(&self, key: &Key, change: Change) {
-        if !self.is_open.load(Ordering::Acquire) {
+        if !self.share.has(key) {
             return;
         }
         self.with(|queue| queue.touch(key, change, Instant::now()));
@@ -68,32 +66,91 @@ impl Desk {
         }
         self.ring.notify_one();
     }
+
+    /// Passes under way in these slots.
+    fn under_way(&self, slots: &BTreeSet<u32>) -> Vec<AbortHandle> {
+        let passes = self.passes.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = passes.iter().filter(|(key, _)| slots.contains(&self.share.slot(key)));
+        inside.map(|(_, pass)| pass.clone()).collect()
+    }
 }
 
-/// Runs until the process is asked to end, or has lost its right to write.
+/// What happens when slots come and go.
+struct Office {
+    desk: Arc<Desk>,
+    worker: Arc<Worker>,
+}
+
+impl Tenant for Office {
+    fn gained(&self, slot: u32) {
+        self.desk.share.forget(slot);
+        self.count(slot, SlotChange::gained);
+        for (key, _) in self.worker.shell.all() {
+            if self.desk.share.slot(&key) == slot {
+                self.desk.touch(&key, Change::World);
+            }
+        }
+    }
+
+    fn lost(&self, slot: u32, how: Loss) {
+        self.desk.share.forget(slot);
+        let change = match how {
+            Loss::HandedOver => SlotChange::handed_over,
+            Loss::Lost => SlotChange::lost,
+        };
+        self.count(slot, change);
+    }
+
+    async fn leave(&self, slots: &BTreeSet<u32>) {
+        self.desk.share.leave(slots);
+        let finish = async {
+            while !self.desk.under_way(slots).is_empty() {
+                self.desk.ended.notified().await;
+            }
+        };
+        // A pass is short, unless a cluster answers slowly. To be ended is no worse for it than a crash.
+        if tokio::time::timeout(ENDING, finish).await.is_err() {
+            self.desk.under_way(slots).iter().for_each(AbortHandle::abort);
+        }
+    }
+}
+
+impl Office {
+    fn count(&self, slot: u32, change: SlotChange) {
+        let metrics = &self.worker.metrics;
+        metrics.slot_changes.get_or_create(&ByChange { change }).inc();
+        metrics.slots_held.get_or_create(&BySlot { slot }).set(i64::from(change == SlotChange::gained));
+    }
+}
+
+/// Runs until the process is asked to end.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     options.check()?;
-    let client = connect_to(options.kubeconfig.as_deref(), CONTROLLER).await?;
-    let name = process_name(&options);
-    let mut lease = Lease::new(client.clone(), lease_settings(&options, &name));
-    let (held, dry_run) = (lease.held(), options.dry_run);
-    let may_write: MayWrite = Arc::new(move || !dry_run && held.is_held());
+    let (name, dry_run) = (options.instance_name(), options.dry_run);
+    let caller = Caller { program: CONTROLLER, instance: Some(name.clone()) };
+    let client = connect_to(options.kubeconfig.as_deref(), caller).await?;
+    let (namespace, instance) = (options.lease_namespace.clone(), options.instance());
+    let mut keeper =
+        Keeper::new(client.clone(), slots::Settings { namespace, program: CONTROLLER, instance });
+    let share = Arc::new(Share::new(dry_run, keeper.holdings()));
     let patience = if options.force_finalizer_on_timeout { Patience::Limited } else { Patience::Endless };
-    let settings = Settings {
-        capi_version: options.capi_version,
-        patience,
-        instance: INSTANCE,
-        reporter: Reporter { instance: name },
-        may_write,
-    };
-    let desk = Arc::new(Desk::default());
+    let settings =
+        Settings { capi_version: options.capi_version, patience, instance: name, right: share.clone() };
+    let desk = Arc::new(Desk {
+        share: Arc::clone(&share),
+        queue: Mutex::default(),
+        ring: Notify::new(),
+        passes: Mutex::default(),
+        ended: Notify::new(),
+    });
     let notify = {
         let desk = Arc::clone(&desk);
         move |key: &Key, change| desk.touch(key, change)
     };
     let shell = Shell::start(client, settings, notify);
-    let metrics = serve(&options, &shell).await?;
-    let worker = Arc::new(Worker::new(Arc::clone(&shell), metrics, patience, &options));
+    let metrics = serve(&options, &shell, &share).await?;
+    let worker = Arc::new(Worker::new(Arc::clone(&shell), share, metrics, patience, &options));
+    let office = Office { desk: Arc::clone(&desk), worker: Arc::clone(&worker) };
 
     let mut passes = JoinSet::new();
     let work = async {
@@ -103,14 +160,10 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
             tracing::info!("dry run: nothing is written");
             work(&desk, &worker, &mut passes).await;
         }
-        lease.acquire().await;
-        tokio::select! {
-            () = work(&desk, &worker, &mut passes) => Ok(()),
-            () = lease.keep() => Err(anyhow::anyhow!("the lease is lost: ending, so that nothing more is written")),
-        }
+        tokio::join!(work(&desk, &worker, &mut passes), keeper.keep(&office));
     };
     let outcome = tokio::select! {
-        outcome = work => outcome,
+        () = work => Ok(()),
         asked = shutdown::asked() => asked.context("listen for signals"),
     };
     // A pass is short. What is under way is finished while the right to write still stands.
@@ -118,7 +171,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     let _ = tokio::time::timeout(ENDING, finish).await;
     passes.shutdown().await;
     if !dry_run {
-        lease.release().await;
+        keeper.release().await;
     }
     tracing::info!("ended");
     outcome
@@ -126,7 +179,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
 
 /// Starts a pass for every machine that is due. Never ends.
 async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) {
-    desk.is_open.store(true, Ordering::Release);
+    // A dry run looks at everything; else nothing is ours yet.
     for (key, _) in worker.shell.all() {
         desk.touch(&key, Change::World);
     }
@@ -192,6 +245,7 @@ impl Drop for Done {
         self.desk.passes.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
         self.desk.with(|queue| queue.done(&self.key, outcome, Instant::now()));
         self.desk.ring.notify_one();
+        self.desk.ended.notify_one();
     }
 }
 
@@ -216,8 +270,10 @@ impl Clocks {
     }
 }
 
+/// Only of those that are looked after here: the sum over all instances is right then.
 fn count_phases(worker: &Worker) {
-    let all = worker.shell.all();
+    let mut all = worker.shell.all();
+    all.retain(|(key, _)| worker.share.has(key));
     for phase in Phase::ALL {
         let is_in = |key: &&(Key, Arc<fivespot_cluster::Watched>)| {
             let status = key.1.machine.status.as_ref();
@@ -228,25 +284,8 @@ fn count_phases(worker: &Worker) {
     }
 }
 
-/// No two processes have the same: in a pod its name, else the host's with the number of the process.
-fn process_name(options: &Options) -> String {
-    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    options.pod_name.clone().unwrap_or_else(|| format!("{}-{}", host(), std::process::id()))
-}
-
-fn lease_settings(options: &Options, name: &str) -> lease::Settings {
-    lease::Settings {
-        namespace: options.lease_namespace.clone(),
-        name: format!("{CONTROLLER}-{INSTANCE}"),
-        holder: name.to_owned(),
-        duration: Duration::from_secs(options.lease_duration_secs),
-        renew_deadline: Duration::from_secs(options.lease_renew_deadline_secs),
-        retry: Duration::from_secs(options.lease_retry_period_secs),
-    }
-}
-
-async fn serve(options: &Options, shell: &Arc<Shell>) -> anyhow::Result<Metrics> {
-    let (of_life, of_readiness) = (Arc::clone(shell), Arc::clone(shell));
+async fn serve(options: &Options, shell: &Arc<Shell>, share: &Arc<Share>) -> anyhow::Result<Metrics> {
+    let (of_life, of_readiness, share) = (Arc::clone(shell), Arc::clone(shell), Arc::clone(share));
     let alive = move || {
         let deaf: Vec<String> = of_life
             .health()
@@ -272,10 +311,14 @@ async fn serve(options: &Options, shell: &Arc<Shell>) -> anyhow::Result<Metrics>
                 format!("the copy of {what} is not whole yet{why}")
             })
             .collect();
-        if unsynced.is_empty() { Ok("ready".to_owned()) } else { Err(unsynced.join("; ")) }
+        if unsynced.is_empty() { Ok(format!("ready: {share}")) } else { Err(unsynced.join("; ")) }
     };
     let mut registry = Registry::default();
     let metrics = Metrics::new(&mut registry);
+    metrics.slots.set(i64::from(options.instance_count.get()));
+    for slot in 0..options.instance_count.get() {
+        metrics.slots_held.get_or_create(&BySlot { slot }).set(0);
+    }
     let checks = Checks { alive: Arc::new(alive), ready: Arc::new(ready) };
     let health_port = serve_health(options.listen_address, options.health_port, checks).await?;
     let metrics_port =

@@ -3,6 +3,7 @@
 use crate::metrics::{ByError, ByResult, Metrics, PassResult};
 use crate::options::Options;
 use crate::queue::{Failures, Next, Outcome};
+use crate::share::Share;
 use fivespot_api::ScheduledMachine;
 use fivespot_cluster::{Error, Key, Retry, Shell, Watched};
 use fivespot_core::intent::Intent;
@@ -31,6 +32,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// Everything a pass needs.
 pub(crate) struct Worker {
     pub(crate) shell: Arc<Shell>,
+    pub(crate) share: Arc<Share>,
     pub(crate) metrics: Metrics,
     patience: Patience,
     gitops_managers: Vec<String>,
@@ -50,9 +52,15 @@ struct Trace {
 }
 
 impl Worker {
-    pub(crate) fn new(shell: Arc<Shell>, metrics: Metrics, patience: Patience, options: &Options) -> Self {
+    pub(crate) fn new(
+        shell: Arc<Shell>,
+        share: Arc<Share>,
+        metrics: Metrics,
+        patience: Patience,
+        options: &Options,
+    ) -> Self {
         let (gitops_managers, dry_run) = (options.gitops_managers.clone(), options.dry_run);
-        Self { shell, metrics, patience, gitops_managers, dry_run, said: Mutex::default() }
+        Self { shell, share, metrics, patience, gitops_managers, dry_run, said: Mutex::default() }
     }
 
     /// One pass. `failures` is how many passes before it failed in a row.
@@ -62,6 +70,9 @@ impl Worker {
             self.said.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
             return Outcome::Gone;
         };
+        if !self.share.has(key) {
+            return Outcome::Gone;
+        }
         if self.shell.is_behind(&watched) {
             return Outcome::Behind(began + OWN_WRITE);
         }
@@ -75,6 +86,11 @@ impl Worker {
         self.metrics.passes.get_or_create(&ByResult { result }).inc();
         let Err(error) = outcome else { return Outcome::Done(trace.next) };
         self.metrics.errors.get_or_create(&ByError { error_type: error.word() }).inc();
+        if !self.share.has(key) {
+            // Whoever looks after it now begins with a look of his own.
+            tracing::debug!(object = %key, %error, "the machine went to another instance");
+            return Outcome::Gone;
+        }
         let retry = match error.retry() {
             Retry::Soon if failures.soon >= STUBBORN => Retry::Later,
             retry => retry,

@@ -18,6 +18,8 @@
 //!   hurry,
 //! - [`status`] is what people are shown of it.
 //!
+//! When several instances of the controller share the work, [`slots`] says which of them has which machine.
+//!
 //! On a machine that is lent, [`process`] says whether a process is one that its owner wants it back for.
 
 pub mod drain;
@@ -31,6 +33,7 @@ pub mod observed;
 pub mod process;
 pub mod reclaim;
 pub mod schedule;
+pub mod slots;
 pub mod status;
 pub mod taint;
 pub mod zone;

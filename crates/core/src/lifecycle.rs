@@ -28,7 +28,7 @@ use eject::{Turn, Verdict};
 use crate::drain::Attempts;
 use crate::field::Invalid;
 use crate::intent::{Effect, Intent, Taint};
-use crate::observed::{Cause, Cluster, Needs, Observed, Shutdown};
+use crate::observed::{Cause, Cluster, Needs, Object, Observed, Shutdown, Version};
 use crate::reclaim::{Calls, Reclaim, Stage};
 use crate::schedule::Window;
 use crate::taint::Conflict;
@@ -423,6 +423,16 @@ impl<'a> Given<'a> {
         self.orders.kill_switch
             || self.is_reclaimed()
             || self.observed.memory.shutdown.as_ref().is_some_and(|it| it.cause.is_emergency())
+    }
+
+    /// The version that something is decided on. An emergency is not taken back, and must not lose a race against
+    /// somebody who writes all the time.
+    fn decided_on(&self, object: &Object) -> Option<Version> {
+        (!self.is_emergency()).then(|| object.version.clone())
+    }
+
+    fn delete(&self, part: Part, object: &Object) -> Action {
+        Action::Delete { part, uid: object.uid.clone(), version: self.decided_on(object) }
     }
 
     fn tell_of_schedule(&self, decision: &mut Decision) {

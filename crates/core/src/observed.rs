@@ -86,11 +86,25 @@ pub enum Cluster {
     },
 }
 
+/// The version of an object as it was read. Two looks at an object that differ in nothing else show the same.
+#[derive(Debug, Clone, Default)]
+pub struct Version(pub String);
+
+impl PartialEq for Version {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Version {}
+
 /// What every object of ours has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Object {
     /// Identity: another object of the same name has another.
     pub uid: String,
+    /// The version it was read in.
+    pub version: Version,
     /// When it was made.
     pub created_at: Timestamp,
     /// When its deletion was asked for.

@@ -15,7 +15,7 @@ use crate::template::Template;
 use anyhow::Context;
 use fivespot_api::names::{FLEET, upcoming_node};
 use fivespot_cluster::fleet::Fleet;
-use fivespot_cluster::{Cache, Health, Item, Key, connect_to};
+use fivespot_cluster::{Cache, Caller, Health, Item, Key, connect_to};
 use fivespot_ops::admin::{Check, Checks, serve_all};
 use fivespot_ops::shutdown;
 use jiff::SignedDuration;
@@ -66,14 +66,16 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!(address = %address.ip(), port, "listening");
     let stop = watch::Sender::new(false);
     let session = operator.session(&options, template);
-    let mut lease = alone::lease(operator.client.clone(), &options.lease_namespace, &options.pod_name);
+    let (mut keeper, right) =
+        alone::keeper(operator.client.clone(), &options.lease_namespace, &options.pod_name);
     let mut holding = None;
     let outcome = tokio::select! {
         () = operator.watch() => Ok(()),
+        () = keeper.keep(&right) => Ok(()),
         () = async {
-            lease.acquire().await;
+            right.gained().await;
             holding = Some(tokio::spawn(operator.speak(session, stop.subscribe())));
-            lease.keep().await;
+            right.lost().await;
         } => Err(anyhow::anyhow!("the lease is lost: ending, so that two do not speak for one cluster")),
         asked = shutdown::asked() => asked.context("listen for signals"),
     };
@@ -85,7 +87,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         // A shard that does not read is not waited for.
         let _ = tokio::time::timeout(LAST_WORDS, holding).await;
     }
-    lease.release().await;
+    keeper.release().await;
     tracing::info!("ended");
     Ok(())
 }
@@ -105,7 +107,8 @@ struct Operator {
 
 impl Operator {
     async fn new(options: &Options, registry: &mut Registry) -> anyhow::Result<Self> {
-        let client = connect_to(options.kubeconfig.as_deref(), FLEET).await?;
+        let caller = Caller { program: FLEET, instance: Some(options.pod_name.clone()) };
+        let client = connect_to(options.kubeconfig.as_deref(), caller).await?;
         let fleet = Fleet::new(client.clone(), &options.pod_name);
         let metrics = Metrics::new(registry);
         let (nodes, upcoming) = (Cache::new("Nodes"), Cache::new("UpcomingNodes"));

@@ -2,10 +2,10 @@
 //!
 //! - [`logs`]: one line per decision, for people or for machines;
 //! - [`admin`]: health, readiness and metrics over HTTP;
-//! - [`lease`]: the right to write, held by one process at a time;
+//! - [`slots`]: shares of the work, each held by one process at a time;
 //! - [`shutdown`]: the signal to end.
 
 pub mod admin;
-pub mod lease;
 pub mod logs;
 pub mod shutdown;
+pub mod slots;

@@ -9,7 +9,7 @@ use fivespot_core::intent::{Draft, DraftObject, DraftSchedule, Effect, Intent, T
 use fivespot_core::lifecycle::{Action, Budget, NodeId, Orders, Part, Patience};
 use fivespot_core::observed::{
     Access, AgentConfig, Certainty, Cluster, Foreign, Machine, Memory, Needs, Node, NodeTaint, Object,
-    Observed, Pods, Presence, Ready, Record, Served, Unreachable, UnreachableReason, Workload,
+    Observed, Pods, Presence, Ready, Record, Served, Unreachable, UnreachableReason, Version, Workload,
 };
 use fivespot_core::reclaim::Calls;
 use fivespot_core::status::{ConditionKind, Report};
@@ -264,6 +264,7 @@ impl World {
         self.made += 1;
         Object {
             uid: format!("uid-{}", self.made),
+            version: Version::default(),
             created_at: self.second(),
             deleting_since: None,
             has_machine_owner: false,
@@ -339,8 +340,8 @@ impl World {
                 done()
             }
             Action::Create(part) => self.create(*part).and_then(|()| done()),
-            Action::Delete { part, uid } => self.delete(*part, Some(uid)).and_then(|()| done()),
-            Action::ExcludeDrain { uid, volumes } => {
+            Action::Delete { part, uid, .. } => self.delete(*part, Some(uid)).and_then(|()| done()),
+            Action::ExcludeDrain { uid, volumes, .. } => {
                 let machine = self.machine.as_mut().filter(|machine| machine.view.object.uid == *uid);
                 let machine = machine.ok_or_else(|| Refused("no such Machine".to_owned()))?;
                 machine.view.excludes_drain = true;

@@ -3,6 +3,7 @@
 use crate::error::{Context, Error};
 use jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
@@ -33,6 +34,8 @@ pub struct AuditEntry {
     pub name: String,
     /// The answer's HTTP status, 0 if there was none yet.
     pub code: u16,
+    /// What was sent, of writes to Leases.
+    pub body: Option<Value>,
 }
 
 /// Reads a whole log. The last line may be half written: it is left for the next time.
@@ -65,6 +68,7 @@ struct Event {
     object_ref: Object,
     #[serde(default)]
     response_status: Answer,
+    request_object: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -107,6 +111,7 @@ impl Event {
             namespace,
             name,
             code: self.response_status.code,
+            body: self.request_object,
         })
     }
 }

@@ -9,12 +9,15 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
-/// Everything is recorded, without bodies: who did what to which object, and with which answer.
+/// Everything is recorded: who did what to which object, and with which answer. Without bodies, but for Leases: they tell
+/// who held what when.
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
-rules: [{level: Metadata}]
+rules:
+  - {level: Request, verbs: [create, update, patch], resources: [{group: coordination.k8s.io, resources: [leases]}]}
+  - {level: Metadata}
 ";
 
 /// The controllers that have work in a cluster without kubelets, clouds and volumes. Each of the others costs a

@@ -8,6 +8,7 @@ use fivespot_api::{ScheduledMachine, ScheduledMachineStatus};
 use fivespot_cluster::{Key, Shell, Watched};
 use fivespot_core::intent::Intent;
 use fivespot_core::reclaim::{Reclaim, Stage};
+use fivespot_core::slots::{Record, owner};
 use fivespot_core::status::ConditionKind;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -30,7 +31,10 @@ pub(super) async fn run(args: &GetArgs) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Format::Text | Format::Wide => {
-            let view = View { namespaces: args.all_namespaces, wide: args.output == Format::Wide };
+            let mut view = View { namespaces: args.all_namespaces, owners: None };
+            if args.output == Format::Wide {
+                view.owners = Some(Owners::read(&shell).await);
+            }
             let rows: Vec<_> = std::iter::once(view.head())
                 .chain(machines.iter().map(|machine| view.row(&machine.machine, Timestamp::now())))
                 .collect();
@@ -61,15 +65,18 @@ async fn watch(
     shell: &Shell,
     namespace: Option<&str>,
     args: &GetArgs,
-    view: View,
+    mut view: View,
     first: Vec<Watched>,
 ) -> Result<ExitCode> {
     // What changes by itself, such as the time that is left, is no news.
-    let essence = |machine: &Watched| view.row(&machine.machine, Timestamp::UNIX_EPOCH);
+    let essence = |view: &View, machine: &Watched| view.row(&machine.machine, Timestamp::UNIX_EPOCH);
     let mut known: BTreeMap<Key, Vec<String>> =
-        first.iter().map(|machine| (machine.key(), essence(machine))).collect();
+        first.iter().map(|machine| (machine.key(), essence(&view, machine))).collect();
     loop {
         tokio::time::sleep(LOOK).await;
+        if view.owners.is_some() {
+            view.owners = Some(Owners::read(shell).await);
+        }
         let machines = match read(shell, namespace, &[]).await {
             Ok(machines) => machines,
             Err(error) => {
@@ -79,7 +86,7 @@ async fn watch(
         };
         let wanted = |machine: &&Watched| args.names.is_empty() || args.names.contains(&machine.key().name);
         for machine in machines.iter().filter(wanted) {
-            let row = essence(machine);
+            let row = essence(&view, machine);
             if known.insert(machine.key(), row.clone()).is_none_or(|before| before != row) {
                 let row = view.row(&machine.machine, Timestamp::now());
                 print(&(lines(&[view.head(), row])[1..].join("\n") + "\n"))?;
@@ -94,26 +101,46 @@ fn list(machines: &[Watched]) -> serde_json::Value {
     serde_json::json!({"apiVersion": "v1", "kind": "List", "items": items})
 }
 
+/// Who looks after which machine.
+struct Owners(BTreeMap<u32, Record>);
+
+impl Owners {
+    /// As far as it may be known: who may see machines may not be allowed to see leases.
+    async fn read(shell: &Shell) -> Self {
+        Self(shell.slots().await.unwrap_or_default())
+    }
+
+    /// The name of the instance; without one, the number of the slot.
+    fn of(&self, machine: &ScheduledMachine, status: &ScheduledMachineStatus) -> String {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        let (namespace, name) = (text(&machine.metadata.namespace), text(&machine.metadata.name));
+        match owner(&namespace, &name, &self.0) {
+            Some(holder) => holder.name.clone(),
+            None => status.instance.map_or("-".to_owned(), |slot| format!("none (slot {slot})")),
+        }
+    }
+}
+
 /// Which columns there are.
-#[derive(Clone, Copy)]
 struct View {
     namespaces: bool,
-    wide: bool,
+    /// Without them, only the most important columns.
+    owners: Option<Owners>,
 }
 
 impl View {
-    fn head(self) -> Vec<String> {
+    fn head(&self) -> Vec<String> {
         let mut head = vec!["NAME", "PHASE", "WINDOW", "NEXT", "NODE", "REASON"];
         if self.namespaces {
             head.insert(0, "NAMESPACE");
         }
-        if self.wide {
+        if self.owners.is_some() {
             head.extend(["CLUSTER", "PRIORITY", "INSTANCE", "MESSAGE"]);
         }
         head.into_iter().map(str::to_owned).collect()
     }
 
-    fn row(self, machine: &ScheduledMachine, now: Timestamp) -> Vec<String> {
+    fn row(&self, machine: &ScheduledMachine, now: Timestamp) -> Vec<String> {
         let text = |text: Option<&str>| text.unwrap_or("-").to_owned();
         let status = machine.status.clone().unwrap_or_default();
         let name = text(machine.metadata.name.as_deref());
@@ -129,10 +156,10 @@ impl View {
         if self.namespaces {
             row.insert(0, text(machine.metadata.namespace.as_deref()));
         }
-        if self.wide {
+        if let Some(owners) = &self.owners {
             row.push(machine.spec.cluster_name.clone());
             row.push(machine.spec.priority.to_string());
-            row.push(status.instance.map_or("-".to_owned(), |instance| instance.to_string()));
+            row.push(owners.of(machine, &status));
             row.push(text(status.message.as_deref()));
         }
         row

@@ -34,14 +34,13 @@ impl World {
         world
     }
 
-    /// One that takes over soon from one that was killed.
+    /// One that goes on at once if it was killed: it is known by its name.
     fn start_controller(&self) {
         let kubeconfig = self.plane.management().kubeconfig_path().to_str().unwrap();
         let args =
             ["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0", "--kubeconfig", kubeconfig];
-        let lease =
-            ["--lease-duration-secs=3", "--lease-renew-deadline-secs=2", "--lease-retry-period-secs=1"];
-        let args: Vec<String> = args.into_iter().chain(lease).map(str::to_owned).collect();
+        let args: Vec<String> =
+            args.into_iter().chain(["--pod-name=controller-0"]).map(str::to_owned).collect();
         self.plane.run("controller", &self.controller, &args).unwrap();
     }
 
@@ -134,6 +133,14 @@ fn lent(world: &World) {
         &expect![[r#"
         NAME PHASE WINDOW NEXT NODE REASON
         desk Active open never default-desk NodeReady
+        exit 0
+    "#]],
+    );
+    world.check(
+        &["get", "desk", "-o", "wide"],
+        &expect![[r#"
+        NAME PHASE WINDOW NEXT NODE REASON CLUSTER PRIORITY INSTANCE MESSAGE
+        desk Active open never default-desk NodeReady lab 50 controller-0 The machine is in the cluster and its Node is Ready
         exit 0
     "#]],
     );

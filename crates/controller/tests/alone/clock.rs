@@ -23,7 +23,7 @@ const MACHINES: [(&str, &str); 5] = [
 async fn a_clock_that_is_set_is_followed_and_moves_nobody_else() {
     let (plane, _turn) = plane().await;
     let world = worlds::own(plane, "clock").await;
-    let clock = Clock::new(plane);
+    let clock = Clock::new(plane, "set");
     let day = Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).start_of_day().unwrap().timestamp();
     // Far from the end of an hour, and of a minute.
     let at = |hour: i64| day + SignedDuration::from_mins(hour * 60 + 30) + 10.seconds();

@@ -336,12 +336,7 @@ async fn lend_all(world: &Arc<World>, count: usize, name: fn(usize) -> String) {
 
 async fn ask_all(world: &World, count: usize, name: fn(usize) -> String) {
     for number in 0..count {
-        let annotations = json!({
-            "5spot.finos.org/reclaim-requested": "true",
-            "5spot.finos.org/reclaim-reason": "process-match: idea",
-            "5spot.finos.org/reclaim-requested-at": Timestamp::now().to_string(),
-        });
-        world.patch_node(&name(number), json!({"metadata": {"annotations": annotations}})).await;
+        world.ask_back(&name(number)).await;
     }
 }
 
@@ -392,6 +387,27 @@ fn nothing_is_made_again(world: &World, since: Timestamp) {
     }
 }
 
+fn version(object: &impl ResourceExt) -> u64 {
+    object.resource_version().unwrap().parse().unwrap()
+}
+
+/// Hears of every change after a version. A watch ends after some minutes, and goes on where it ended.
+async fn follow<K>(api: Api<K>, mut from: String, mut hear: impl FnMut(K))
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
+{
+    loop {
+        let changes = api.watch(&WatchParams::default().timeout(290), &from).await.unwrap();
+        let mut changes = pin!(changes.into_stream());
+        while let Some(Ok(change)) = changes.next().await {
+            if let WatchEvent::Modified(object) = change {
+                from = object.resource_version().unwrap();
+                hear(object);
+            }
+        }
+    }
+}
+
 /// At which version of everything a schedule was disabled, and a request taken off.
 struct Versions {
     /// All versions at which it was.
@@ -409,39 +425,31 @@ impl Versions {
         let machines = {
             let (api, from, disabled) = (world.machines(), from.clone(), Arc::clone(&disabled));
             tokio::spawn(async move {
-                let changes = api.watch(&WatchParams::default().timeout(290), &from).await.unwrap();
-                let mut changes = pin!(changes.into_stream());
                 let mut enabled = BTreeMap::new();
-                while let Some(Ok(change)) = changes.next().await {
-                    let WatchEvent::Modified(it) = change else { continue };
+                follow(api, from, |it| {
                     let is_enabled = it.spec.schedule.enabled;
                     let was_enabled = enabled.insert(it.name_any(), is_enabled).unwrap_or(true);
                     if was_enabled && !is_enabled {
-                        let version = it.resource_version().unwrap().parse().unwrap();
-                        disabled.lock().unwrap().entry(it.name_any()).or_default().push(version);
+                        disabled.lock().unwrap().entry(it.name_any()).or_default().push(version(&it));
                     }
-                }
+                })
+                .await;
             })
         };
         let nodes = {
             let (api, cleared, prefix) = (world.nodes(), Arc::clone(&cleared), world.hosts.node_name(""));
             tokio::spawn(async move {
                 let mut asked = std::collections::BTreeSet::new();
-                let changes = api.watch(&WatchParams::default().timeout(290), &from).await.unwrap();
-                let mut changes = pin!(changes.into_stream());
-                while let Some(Ok(change)) = changes.next().await {
-                    let WatchEvent::Modified(node) = change else { continue };
+                follow(api, from, |node| {
                     let uid = node.uid().unwrap();
-                    let Some(name) = node.name_any().strip_prefix(&prefix).map(str::to_owned) else {
-                        continue;
-                    };
+                    let Some(name) = node.name_any().strip_prefix(&prefix).map(str::to_owned) else { return };
                     if node.annotations().contains_key("5spot.finos.org/reclaim-requested") {
                         asked.insert(uid);
                     } else if asked.remove(&uid) {
-                        let version = node.resource_version().unwrap().parse().unwrap();
-                        cleared.lock().unwrap().entry(name).or_insert(version);
+                        cleared.lock().unwrap().entry(name).or_insert(version(&node));
                     }
-                }
+                })
+                .await;
             })
         };
         Self { disabled, cleared, tasks: [machines, nodes] }

@@ -9,6 +9,8 @@ mod audit;
 mod harness;
 #[path = "../harness/proxy.rs"]
 mod proxy;
+#[path = "../harness/settled.rs"]
+mod settled;
 #[path = "../harness/wall_clock.rs"]
 mod wall_clock;
 #[expect(dead_code, reason = "other tests use the rest of it")]

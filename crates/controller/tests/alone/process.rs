@@ -130,12 +130,12 @@ async fn a_standby_goes_on_at_once_after_an_end_and_soon_after_a_death() {
     world.create("m", CLOSED, |_| {}).await;
     world.until_phase("m", "Inactive").await;
     let second = Controller::start(plane, "second", &SHORT);
-    eventually("the second waits", async || second.log().contains("another process holds the lease")).await;
+    eventually("the second waits", async || second.log().contains("stands by")).await;
     assert_eq!(second.http("/ready").0, 200, "a standby is ready to go on");
 
     let ended = end(&first);
     assert!(ended < Duration::from_secs(2), "the end took {ended:?}");
-    assert!(first.log().contains("released the lease"), "{}", first.log());
+    assert!(first.log().contains("released slots=[0]"), "{}", first.log());
     let taken = until_held(&world, "second").await;
     assert!(taken < Duration::from_secs(2), "the standby took over after {taken:?}");
     world.open("m").await;
@@ -143,7 +143,7 @@ async fn a_standby_goes_on_at_once_after_an_end_and_soon_after_a_death() {
     println!("released after {ended:?}, taken over {taken:?} later");
 
     let third = Controller::start(plane, "third", &SHORT);
-    eventually("the third waits", async || third.log().contains("another process holds the lease")).await;
+    eventually("the third waits", async || third.log().contains("stands by")).await;
     second.signal("-KILL");
     assert_eq!(holder(&world).await, "second", "nobody has given it back");
     let taken = until_held(&world, "third").await;

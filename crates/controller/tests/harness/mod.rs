@@ -6,7 +6,7 @@
     reason = "helpers of tests: the line that fails is the message"
 )]
 
-use fivespot_api::{ScheduledMachine, ScheduledMachineStatus};
+use fivespot_api::{ScheduledMachine, ScheduledMachineStatus, names};
 use fivespot_testenv::{Behaviour, ControlPlane, Core, Hosts, create_cluster};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -73,7 +73,7 @@ impl Controller {
     /// The same with environment variables.
     pub(crate) fn start_with(plane: &ControlPlane, name: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
         install(plane);
-        Self::launch(plane, name, &service_account_kubeconfig(plane), args, env)
+        Self::launch(plane, name, &service_account_kubeconfig(plane), &["--pod-name", name], args, env)
     }
 
     /// Starts it on a server that asks nobody who he is.
@@ -84,10 +84,31 @@ impl Controller {
             "users": [{"name": "a", "user": {}}],
             "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
         });
-        Self::launch(plane, name, &kubeconfig.to_string(), args, &[])
+        Self::launch(plane, name, &kubeconfig.to_string(), &["--pod-name", name], args, &[])
     }
 
-    fn launch(plane: &ControlPlane, name: &str, config: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
+    /// Starts it under its ServiceAccount, with another port of this machine as its only way to the server.
+    pub(crate) fn start_behind(plane: &ControlPlane, name: &str, port: u16, args: &[&str]) -> Self {
+        install(plane);
+        let mut config: Value = serde_json::from_str(&service_account_kubeconfig(plane)).unwrap();
+        config["clusters"][0]["cluster"]["server"] = json!(format!("https://127.0.0.1:{port}"));
+        Self::launch(plane, name, &config.to_string(), &["--pod-name", name], args, &[])
+    }
+
+    /// Starts it without any flag that tells who it is: only its environment does.
+    pub(crate) fn start_nameless(plane: &ControlPlane, folder: &str, env: &[(&str, &str)]) -> Self {
+        install(plane);
+        Self::launch(plane, folder, &service_account_kubeconfig(plane), &[], &[], env)
+    }
+
+    fn launch(
+        plane: &ControlPlane,
+        name: &str,
+        config: &str,
+        identity: &[&str],
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Self {
         let folder = plane.management().kubeconfig_path().with_file_name(format!("controller-{name}"));
         fs::create_dir_all(&folder).unwrap();
         let _ = fs::remove_file(folder.join("pid"));
@@ -99,9 +120,11 @@ impl Controller {
             .arg(&folder)
             .arg(env!("CARGO_BIN_EXE_5spot-controller"))
             .args(["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0"])
-            .args(["--pod-name", name, "--kubeconfig"])
+            .arg("--kubeconfig")
             .arg(&kubeconfig)
+            .args(identity)
             .args(args)
+            .env_remove("POD_NAME")
             .envs(env.iter().copied())
             .stdin(Stdio::piped())
             .spawn()
@@ -306,6 +329,29 @@ impl World {
 
     pub(crate) async fn node(&self, name: &str) -> Node {
         self.nodes().get(&self.hosts.node_name(name)).await.unwrap()
+    }
+
+    /// Waits until the reclaim agent may ask for a machine.
+    pub(crate) async fn until_armed(&self, name: &str) {
+        let began = Instant::now();
+        let uid = self.objects("Machine").get(name).await.unwrap().metadata.uid;
+        let armed = |node: &Node| {
+            node.metadata.annotations.as_ref().and_then(|all| all.get(names::ARMED_FOR)) == uid.as_ref()
+        };
+        while !armed(&self.node(name).await) {
+            assert!(began.elapsed() < PATIENCE, "{name} is not armed");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Asks for a machine as its reclaim agent does.
+    pub(crate) async fn ask_back(&self, name: &str) {
+        let annotations = json!({
+            names::RECLAIM_REQUESTED: "true",
+            names::RECLAIM_REASON: "process-match: idea",
+            names::RECLAIM_REQUESTED_AT: jiff::Timestamp::now().to_string(),
+        });
+        self.patch_node(name, json!({"metadata": {"annotations": annotations}})).await;
     }
 
     pub(crate) async fn patch_node(&self, name: &str, patch: Value) {

@@ -13,10 +13,11 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Compiles the shim.
-    pub(crate) fn new(plane: &ControlPlane) -> Self {
-        let beside = |name: &str| plane.management().kubeconfig_path().with_file_name(name);
-        let (shim, file) = (beside("clock.so"), beside("clock.offset"));
+    /// Compiles the shim, for a clock of this name.
+    pub(crate) fn new(plane: &ControlPlane, name: &str) -> Self {
+        let beside =
+            |end: &str| plane.management().kubeconfig_path().with_file_name(format!("clock-{name}.{end}"));
+        let (shim, file) = (beside("so"), beside("offset"));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness/shim.c");
         let mut compiler = Command::new("cc");
         let compiler = compiler.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]);

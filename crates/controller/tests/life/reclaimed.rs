@@ -4,7 +4,7 @@ use crate::harness::{CLOSED, CLUSTER, OPEN, World, is, message};
 use crate::look::{CLUSTER_API, History, OURS};
 use crate::stage::{own_world, scenarios, world};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{AuditEntry, eventually};
+use fivespot_testenv::{AuditEntry, Fault, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -45,21 +45,6 @@ impl World {
     pub(crate) async fn lend_armed(&self, name: &str) {
         self.lend(name, programs).await;
         self.until_armed(name).await;
-    }
-
-    pub(crate) async fn until_armed(&self, name: &str) {
-        let uid = self.uid(name).await;
-        eventually("the agent is armed", async || {
-            self.node_annotation(name, ARMED_FOR).await.as_deref() == Some(uid.as_str())
-        })
-        .await;
-    }
-
-    /// What the agent writes.
-    async fn ask_back(&self, name: &str) {
-        let now = Timestamp::now().to_string();
-        let annotations = json!({REQUESTED: "true", REASON: "process-match: idea", REQUESTED_AT: now});
-        self.patch_node(name, json!({"metadata": {"annotations": annotations}})).await;
     }
 
     /// Waits until the machine is with its owner, and looks at everything that must be so then.
@@ -140,7 +125,14 @@ async fn the_seven_steps_come_in_their_order() {
     }
     let history = History::of(world, "eject").await;
     let since = Timestamp::now();
+    // The Node stays until the last step was taken on it.
+    world.hosts.set("eject", Fault::FinalizerStays);
     world.ask_back("eject").await;
+    eventually("the request is taken off", async || {
+        world.node_annotation("eject", REQUESTED).await.is_none()
+    })
+    .await;
+    world.hosts.reset("eject");
     let machine = world.until_taken_back("eject").await;
     assert!(!machine.spec.schedule.enabled);
     assert!(is(&machine, "Ready", "True", "ScheduleDisabled"));

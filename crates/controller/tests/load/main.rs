@@ -57,7 +57,7 @@ async fn windows_open_and_close_in_time_and_nothing_happens_between() {
     let plane = share(&PLANE, &Options { cluster_api: ClusterApi::Definitions, ..Options::default() });
     let world = Arc::new(worlds::own(plane, "load").await);
     // Its clock is set, so that nobody has to wait for the end of an hour.
-    let clock = Clock::new(plane);
+    let clock = Clock::new(plane, "load");
     let noon = Timestamp::now().to_zoned(TimeZone::UTC).start_of_day().unwrap().timestamp() + 12.hours();
     clock.set(noon);
     // As many machines as here on two cores keep the API server so busy that a lease of the usual length is lost.

@@ -2,6 +2,7 @@
 
 use crate::drain::PodId;
 use crate::intent::{Effect, Taint};
+use crate::observed::Version;
 use crate::taint::TaintChange;
 use std::fmt;
 
@@ -40,11 +41,15 @@ pub enum Action {
         part: Part,
         /// Its identity.
         uid: String,
+        /// The version that this was decided on; without one, whatever was written to it since.
+        version: Option<Version>,
     },
     /// Tell Cluster API to leave the drain of this Machine alone.
     ExcludeDrain {
         /// Identity of the Machine.
         uid: String,
+        /// The version that this was decided on; without one, whatever was written to it since.
+        version: Option<Version>,
         /// Whether it shall not wait for volumes either.
         volumes: bool,
     },

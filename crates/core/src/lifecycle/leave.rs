@@ -106,7 +106,7 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
     // A watch may not have heard yet that it was done before, and people would be told twice.
     decision.needs.certainty = true;
     decision.actions.extend(exclude(given, machine));
-    decision.actions.push(Action::Delete { part: Part::Machine, uid: machine.object.uid.clone() });
+    decision.actions.push(given.delete(Part::Machine, &machine.object));
     decision.notes.extend(news.map(|news| Note { news, text }));
     decision.notes.push(Note { news: News::MachineDeleted, text: "Deleted the Machine".to_owned() });
     decision.wake.poll = Some(LOOK_AGAIN);
@@ -230,7 +230,8 @@ pub(super) fn is_same_host(machine: &Machine, node: &Node) -> bool {
 fn exclude(given: Given<'_>, machine: &Machine) -> Option<Action> {
     let volumes = given.is_emergency();
     let done = machine.excludes_drain && (machine.excludes_volumes || !volumes);
-    (!done).then(|| Action::ExcludeDrain { uid: machine.object.uid.clone(), volumes })
+    let (uid, version) = (machine.object.uid.clone(), given.decided_on(&machine.object));
+    (!done).then_some(Action::ExcludeDrain { uid, version, volumes })
 }
 
 /// The Machine is on its way out, by our hand or another's. An emergency hurries it.
@@ -290,7 +291,7 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
     }
     decision.wake.poll = Some(LOOK_AGAIN);
     if let Some(object) = observed.infrastructure.ours() {
-        remove(&mut decision, Part::Infrastructure, object);
+        remove(given, &mut decision, Part::Infrastructure, object);
         if let Some(at) = hangs_at(given, object) {
             if at <= given.now {
                 decision.actions.push(Action::Create(Part::Machine));
@@ -301,16 +302,16 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
         return decision;
     }
     if let Some(object) = observed.bootstrap.ours() {
-        remove(&mut decision, Part::Bootstrap, object);
+        remove(given, &mut decision, Part::Bootstrap, object);
         return decision;
     }
     finished(given, cause)
 }
 
-fn remove(decision: &mut Decision, part: Part, object: &Object) {
+fn remove(given: Given<'_>, decision: &mut Decision, part: Part, object: &Object) {
     decision.waiting = Some(Waiting::ObjectsDeleting { what: format!("the {part}") });
     if object.deleting_since.is_none() {
-        decision.actions.push(Action::Delete { part, uid: object.uid.clone() });
+        decision.actions.push(given.delete(part, object));
     }
 }
 
