@@ -12,11 +12,13 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How long a Lease is respected that its holder does not renew: what Kubernetes' own programs take.
-const DURATION: Duration = Duration::from_secs(15);
+/// How long a Lease is respected that its holder does not renew. Twice what the controller takes: when a whole rack is
+/// given back the API server is busy with us, and whoever ends then leaves all drains to the next. One who ends by himself
+/// frees it, and one who is started again under his name has it at once.
+const DURATION: Duration = Duration::from_secs(30);
 
 /// How long its holder goes on without having renewed it.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// How often it is renewed, or tried.
 const RETRY: Duration = Duration::from_secs(2);

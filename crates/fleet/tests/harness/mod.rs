@@ -106,7 +106,7 @@ impl Operator {
             .unwrap();
         let operator = Self { wrapper, folder };
         let began = Instant::now();
-        while !operator.log().contains("listening") {
+        while !operator.log().contains("listening") || !operator.folder.join("pid").is_file() {
             assert!(began.elapsed() < PATIENCE, "the operator does not start:\n{}", operator.log());
             std::thread::sleep(Duration::from_millis(10));
         }
