@@ -7,6 +7,7 @@ mod demo;
 mod mutants;
 mod progress;
 mod test;
+mod wire;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

@@ -9,6 +9,7 @@
 //!
 //! - [`read_manifest`]: a file, read as strictly as the server reads it.
 //! - [`AgentConfig`]: what the reclaim agent of a Node looks for.
+//! - [`fleet`]: the objects that a cluster and its fleet speak through.
 //! - [`Lease`]: through which an instance of the controller holds a share of the machines.
 //! - Orders and memory, read from an object, and the status that is written back; [`names`] of everything.
 //!
@@ -16,6 +17,7 @@
 //! give the same verdict.
 
 mod agent_config;
+pub mod fleet;
 mod lease;
 mod manifest;
 pub mod names;

@@ -20,6 +20,33 @@ pub const CORDONED_BY: &str = "5spot.finos.org/cordoned-by";
 /// Value of [`CORDONED_BY`] if it was the controller.
 pub const CONTROLLER: &str = "5spot-controller";
 
+/// Value of [`CORDONED_BY`] if it was the fleet operator, its field manager and the name in its requests.
+pub const FLEET: &str = "5spot-fleet-operator";
+
+/// Annotation of a Node that its fleet takes back: the record of the drain, as JSON. It is written in the request that
+/// cordons the Node, and is all that the next process knows.
+pub const FLEET_RECLAIM: &str = "5spot.finos.org/fleet-reclaim";
+
+/// Annotation beside [`FLEET_RECLAIM`]: how far the drain is and what is in its way, in words.
+pub const FLEET_PROGRESS: &str = "5spot.finos.org/fleet-progress";
+
+/// BigFleet's label, or annotation, of a Node that says which machine of the fleet it is.
+pub const FLEET_MACHINE: &str = "bigfleet.lucy.sh/machine-id";
+
+/// Label of a pod that a drain by the fleet leaves alone, if its value is [`FLEET_DRAIN_SKIP`].
+pub const FLEET_DRAIN: &str = "5spot.finos.org/fleet-drain";
+
+/// Value of [`FLEET_DRAIN`].
+pub const FLEET_DRAIN_SKIP: &str = "skip";
+
+/// Beginning of the name of the UpcomingNode of a machine.
+pub const UPCOMING_PREFIX: &str = "un-";
+
+/// Name of the UpcomingNode of a machine.
+pub fn upcoming_node(machine: &str) -> String {
+    format!("{UPCOMING_PREFIX}{machine}")
+}
+
 /// Annotation of a Node that records which taints are ours: a JSON list of key, effect and value.
 pub const APPLIED_TAINTS: &str = "5spot.finos.org/applied-taints";
 

@@ -3,14 +3,18 @@
 use crate::output::print;
 use anyhow::Result;
 use clap::ValueEnum;
+use fivespot_api::fleet::fleet_crds;
 use fivespot_api::scheduled_machine_crd;
 use std::process::ExitCode;
 
-/// Print the definition of ScheduledMachine, to install it in a cluster
+/// Print the definition of ScheduledMachine, or of all kinds, to install it in a cluster
 ///
 /// `5spot crd | kubectl apply --server-side -f -` installs or updates it.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Print the kinds of the fleet operator too
+    #[arg(long)]
+    all: bool,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t = Format::Yaml)]
     output: Format,
@@ -23,9 +27,23 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
-    let crd = scheduled_machine_crd();
+    let mut crds = vec![scheduled_machine_crd()];
+    if args.all {
+        crds.extend(fleet_crds());
+    }
     print(&match args.output {
-        Format::Yaml => serde_saphyr::to_string(&crd)?,
-        Format::Json => serde_json::to_string_pretty(&crd)? + "\n",
+        Format::Yaml => {
+            let texts: Result<Vec<String>, _> = crds.iter().map(serde_saphyr::to_string).collect();
+            texts?.join("---\n")
+        }
+        Format::Json => {
+            let text = match crds.as_slice() {
+                [crd] => serde_json::to_string_pretty(crd),
+                crds => serde_json::to_string_pretty(
+                    &serde_json::json!({"apiVersion": "v1", "kind": "List", "items": crds}),
+                ),
+            };
+            text? + "\n"
+        }
     })
 }

@@ -5,7 +5,7 @@ mod follow;
 mod get;
 mod reclaim;
 mod resume;
-mod table;
+pub(crate) mod table;
 
 pub(crate) use reclaim::ReclaimArgs;
 pub(crate) use resume::ResumeArgs;
@@ -87,7 +87,7 @@ enum ExplainFormat {
 
 /// How the commands that write say what they did.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ReportFormat {
+pub(crate) enum ReportFormat {
     /// For people
     Text,
     /// For scripts
@@ -97,13 +97,13 @@ enum ReportFormat {
 }
 
 /// What a command did, for either reader.
-struct Report {
-    text: String,
-    value: serde_json::Value,
+pub(crate) struct Report {
+    pub(crate) text: String,
+    pub(crate) value: serde_json::Value,
 }
 
 impl Report {
-    fn print(&self, format: ReportFormat) -> Result<ExitCode> {
+    pub(crate) fn print(&self, format: ReportFormat) -> Result<ExitCode> {
         match format {
             ReportFormat::Text => print(&self.text),
             ReportFormat::Json => print(&(serde_json::to_string_pretty(&self.value)? + "\n")),
@@ -141,13 +141,20 @@ fn why(reason: &str) -> &str {
     if reason.is_empty() { "no reason was given" } else { reason }
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start a runtime")
 }
 
 impl Place {
     /// Looks at the cluster, and says which namespace is meant.
     async fn open(&self) -> Result<(Arc<Shell>, String)> {
+        let config = self.config().await?;
+        let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        Ok((Shell::glance(connect(&config, &CLI.into())?, CLI).await?, namespace))
+    }
+
+    /// How the cluster is reached.
+    pub(crate) async fn config(&self) -> Result<Config> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let mut config = match &self.kubeconfig {
             Some(file) => {
@@ -164,7 +171,6 @@ impl Place {
             },
         };
         config.proxy_url = None;
-        let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        Ok((Shell::glance(connect(&config, &CLI.into())?, CLI).await?, namespace))
+        Ok(config)
     }
 }

@@ -1,6 +1,7 @@
 //! `5spot`: see, preview and operate machines that are lent by the clock.
 
 mod crd;
+mod fleet;
 mod live;
 mod output;
 mod schedule;
@@ -46,6 +47,8 @@ enum Command {
     Resume(live::ResumeArgs),
     #[command(subcommand)]
     Schedule(schedule::Command),
+    #[command(subcommand)]
+    Fleet(fleet::Command),
 }
 
 fn main() -> ExitCode {
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Reclaim(args) => live::reclaim(&args),
         Command::Resume(args) => live::resume(&args),
         Command::Schedule(command) => schedule::run(&command),
+        Command::Fleet(command) => fleet::run(&command),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("5spot: {error:#}");

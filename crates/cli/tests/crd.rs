@@ -44,6 +44,31 @@ fn what_it_prints_installs_and_is_what_deploy_holds() {
 }
 
 #[test]
+fn all_kinds_install_and_are_what_deploy_holds() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let yaml = printed(&["crd", "--all"]);
+    for file in ["deploy/crds/scheduledmachines.yaml", "deploy/fleet/crds.yaml"] {
+        let committed = fs::read_to_string(root.join(file)).unwrap();
+        let (_head, committed) = committed.split_once('\n').unwrap();
+        assert!(yaml.contains(committed), "{file}");
+    }
+    let plane = shared();
+    let kubectl = |args: &[&str], input: &str| plane.kubectl(plane.management(), args, input).unwrap();
+    let apply = ["apply", "--server-side", "-f", "-"];
+    let applied = kubectl(&apply, &yaml);
+    assert_eq!(applied.matches("serverside-applied").count(), 4, "{applied}");
+    let kinds = ["upcomingnodes", "capacityrequests", "availablecapacities"];
+    for kind in kinds {
+        let name = format!("crd/{kind}.bigfleet.lucy.sh");
+        kubectl(&["wait", "--for=condition=Established", &name, "--timeout=60s"], "");
+    }
+    let generations = ["get", "crd", "-o", "jsonpath={.items[*].metadata.generation}"];
+    let before = kubectl(&generations, "");
+    kubectl(&apply, &printed(&["crd", "--all", "-o", "json"]));
+    assert_eq!(kubectl(&generations, ""), before, "YAML and JSON say the same");
+}
+
+#[test]
 fn a_mistake_is_answered_with_usage_and_exit_code_2() {
     let output = fivespot(&["crd", "-o", "xml"]);
     assert_eq!(output.status.code(), Some(2));

@@ -68,7 +68,7 @@ async fn ask_one(client: &Client, pod: &PodId, way: Way) -> Outcome {
 }
 
 /// Both requests carry the identity of the pod: a StatefulSet's next pod of the same name lives elsewhere.
-fn request(pod: &PodId, way: Way) -> Result<http::Request<Vec<u8>>, http::Error> {
+pub(crate) fn request(pod: &PodId, way: Way) -> Result<http::Request<Vec<u8>>, http::Error> {
     let PodId { namespace, name, uid } = pod;
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
     let (method, path, body) = match way {
@@ -94,7 +94,7 @@ fn request(pod: &PodId, way: Way) -> Result<http::Request<Vec<u8>>, http::Error>
     request.header(http::header::CONTENT_TYPE, "application/json").body(body.to_string().into_bytes())
 }
 
-fn read_answer(status: &Status) -> Outcome {
+pub(crate) fn read_answer(status: &Status) -> Outcome {
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
     let cause = |reason: &str| causes.iter().find(|cause| cause.reason == reason);
     match (status.code, cause("DisruptionBudget")) {

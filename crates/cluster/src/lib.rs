@@ -4,7 +4,8 @@
 //!   [`Observed`](fivespot_core::observed::Observed) of one ScheduledMachine;
 //! - [`Shell::perform`] carries out the actions of a decision, each with the identity it was decided on, and then
 //!   writes status, once, and only if it differs;
-//! - [`Shell::ask_back`] and [`Shell::resume`] write what a person asks for with the command line.
+//! - [`Shell::ask_back`] and [`Shell::resume`] write what a person asks for with the command line;
+//! - [`fleet::Fleet`] is what the fleet operator reads and writes.
 //!
 //! It holds no decision. Every call has a timeout; no call is repeated here: the next pass decides anew.
 
@@ -14,6 +15,7 @@ mod client;
 mod drain;
 mod error;
 mod event;
+pub mod fleet;
 mod gate;
 mod hand;
 mod kinds;

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
 
+mod fleet;
 mod looked;
 mod taken_back;
 

@@ -1,0 +1,453 @@
+//! Where what the shard says is sorted, and handed to whoever does it.
+//!
+//! Each machine has a mailbox and at most one worker, so that what is said about one machine is done in the order it was
+//! said, and a machine whose Node cannot be reached holds up no other. Nothing here waits: the receive loop calls it.
+
+use crate::drains::Drains;
+use crate::metrics::{Metrics, count};
+use crate::outbox::Outbox;
+use crate::rate::Rate;
+use crate::record::{Order, Record, read_grace};
+use crate::resolve::{NodeView, Places, Rule, UpcomingView, resolve};
+use crate::wire::{NodeStateUpdate, ReclaimAck, ReclaimInstruction};
+use fivespot_api::names::upcoming_node;
+use fivespot_cluster::fleet::Fleet;
+use fivespot_cluster::{Cache, Key};
+use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// Nodes of one instruction; a shard that names more has lost its mind, and only the first are given back.
+const ENTRIES: usize = 1000;
+
+/// Instructions that are remembered with their count.
+const REMEMBERED: usize = 1024;
+
+/// How long an ack waits for the last of its Nodes, if the others are cordoned: pods must not be evicted before the ack,
+/// and must not lose their time because one Node cannot be reached.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a drain waits until its ack is on its way. Without a session it is not, and the drain goes on.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// What does not change while the process runs.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Grace of a drain whose instruction was lost.
+    pub default_grace: SignedDuration,
+    /// Whether nothing is cordoned and nothing evicted.
+    pub observe_only: bool,
+    /// Our own pod, as namespace and name.
+    pub own: (String, String),
+}
+
+/// Everything that the work on machines needs.
+pub struct Desk {
+    pub(crate) fleet: Fleet,
+    pub(crate) nodes: Cache<NodeView>,
+    pub(crate) upcoming: Cache<UpcomingView>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) metrics: Metrics,
+    pub(crate) settings: Settings,
+    pub(crate) rate: Rate,
+    pub(crate) drains: Drains,
+    mailboxes: Mutex<HashMap<String, VecDeque<Letter>>>,
+    providers: Mutex<HashMap<String, String>>,
+    instructions: Mutex<Instructions>,
+    heard: Mutex<HashSet<String>>,
+}
+
+/// What the work on machines is made of.
+pub struct Parts {
+    /// The API server.
+    pub fleet: Fleet,
+    /// All Nodes.
+    pub nodes: Cache<NodeView>,
+    /// All UpcomingNodes.
+    pub upcoming: Cache<UpcomingView>,
+    /// What is said to the shard.
+    pub outbox: Arc<Outbox>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How fast pods are asked.
+    pub rate: Rate,
+}
+
+/// Something to be done about a machine.
+pub(crate) enum Letter {
+    /// The shard wants its Node back; the entry is what the instruction calls it.
+    Entry(Arc<Instruction>, String),
+    /// Its Node was not found until the deadline.
+    Missing(Arc<Instruction>, String),
+    /// The shard tells its state.
+    State(Box<NodeStateUpdate>),
+    /// The drain of its Node goes on after a restart.
+    Resumed(String),
+    /// The drain of its Node has ended.
+    Ended(crate::drains::Ended),
+    /// A Node has appeared that may be it.
+    Look,
+}
+
+/// An instruction that is being carried out.
+pub(crate) struct Instruction {
+    pub(crate) id: String,
+    pub(crate) received_at: Timestamp,
+    pub(crate) grace: SignedDuration,
+    pub(crate) preemptor_priority: i32,
+    received: Instant,
+    progress: Mutex<Progress>,
+    acked: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct Progress {
+    left: usize,
+    started: i32,
+    is_acked: bool,
+}
+
+/// Instructions by id: the count of those that were acked.
+#[derive(Default)]
+struct Instructions {
+    counts: HashMap<String, Option<i32>>,
+    order: VecDeque<String>,
+}
+
+impl Instruction {
+    pub(crate) fn order(&self, machine: &str) -> Order {
+        Order {
+            instruction: Some(self.id.clone()),
+            machine: machine.to_owned(),
+            received_at: self.received_at,
+            grace: self.grace,
+            preemptor_priority: self.preemptor_priority,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Timestamp {
+        self.received_at.checked_add(self.grace).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Hears when the ack is on its way.
+    pub(crate) fn acked(&self) -> watch::Receiver<bool> {
+        self.acked.subscribe()
+    }
+}
+
+impl Desk {
+    /// A desk with nothing on it.
+    pub fn new(parts: Parts, settings: Settings) -> Arc<Self> {
+        let Parts { fleet, nodes, upcoming, outbox, metrics, rate } = parts;
+        Arc::new(Self {
+            fleet,
+            nodes,
+            upcoming,
+            outbox,
+            metrics,
+            settings,
+            rate,
+            drains: Drains::default(),
+            mailboxes: Mutex::default(),
+            providers: Mutex::default(),
+            instructions: Mutex::default(),
+            heard: Mutex::default(),
+        })
+    }
+
+    /// A session begins: what the shard does not speak of in it is not there any more.
+    pub fn begin_session(&self) {
+        lock(&self.heard).clear();
+    }
+
+    /// Machines that the shard has spoken of in this session.
+    pub fn heard(&self) -> BTreeSet<String> {
+        lock(&self.heard).iter().cloned().collect()
+    }
+
+    /// Takes an instruction.
+    pub fn instruct(self: &Arc<Self>, instruction: ReclaimInstruction) {
+        let ReclaimInstruction { instruction_id: id, nodes, grace_period_seconds, preemptor_priority } =
+            instruction;
+        if id.is_empty() {
+            count(&self.metrics.instructions, "refused");
+            tracing::error!(?nodes, "an instruction without an id cannot be acked and is not carried out");
+            return;
+        }
+        let known = lock(&self.instructions).counts.get(&id).copied();
+        match known {
+            Some(Some(nodes_started)) => {
+                count(&self.metrics.instructions, "repeated");
+                tracing::info!(instruction = id, nodes_started, "known already: acked again, nothing else");
+                drop(self.outbox.ack(ReclaimAck { instruction_id: id, nodes_started }));
+                return;
+            }
+            Some(None) => {
+                count(&self.metrics.instructions, "repeated");
+                return;
+            }
+            None => {}
+        }
+        let entries: BTreeSet<String> = nodes.into_iter().filter(|entry| !entry.is_empty()).collect();
+        let grace = read_grace(grace_period_seconds);
+        tracing::info!(
+            instruction = id,
+            entries = ?entries.iter().take(10).collect::<Vec<_>>(),
+            count = entries.len(),
+            grace_seconds = grace.as_secs(),
+            preemptor_priority,
+            "the shard wants Nodes back"
+        );
+        if entries.len() > ENTRIES {
+            tracing::error!(
+                instruction = id,
+                count = entries.len(),
+                "only the first {ENTRIES} are given back"
+            );
+        }
+        let entries: Vec<String> = entries.into_iter().take(ENTRIES).collect();
+        lock(&self.instructions).begin(&id);
+        let instruction = Arc::new(Instruction {
+            id,
+            received_at: Timestamp::now(),
+            grace,
+            preemptor_priority,
+            received: Instant::now(),
+            progress: Mutex::new(Progress { left: entries.len(), ..Progress::default() }),
+            acked: watch::Sender::new(false),
+        });
+        if entries.is_empty() {
+            self.ack(&instruction);
+            return;
+        }
+        for entry in entries {
+            self.post(&self.machine_of(&entry), Letter::Entry(Arc::clone(&instruction), entry));
+        }
+        let desk = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep(PATIENCE).await;
+            // Whoever is alone waits for his Node: there is nobody whose time it would cost.
+            let is_alone = {
+                let progress = lock(&instruction.progress);
+                progress.started == 0
+            };
+            if !is_alone {
+                desk.ack(&instruction);
+            }
+        });
+    }
+
+    /// One entry of an instruction is done with, for now.
+    pub(crate) fn settle(self: &Arc<Self>, instruction: &Arc<Instruction>, is_started: bool) {
+        let is_last = {
+            let mut progress = lock(&instruction.progress);
+            if progress.left == 0 {
+                return;
+            }
+            progress.left -= 1;
+            progress.started += i32::from(is_started);
+            progress.left == 0
+        };
+        if is_last {
+            self.ack(instruction);
+        }
+    }
+
+    fn ack(self: &Arc<Self>, instruction: &Arc<Instruction>) {
+        let nodes_started = {
+            let mut progress = lock(&instruction.progress);
+            if std::mem::replace(&mut progress.is_acked, true) {
+                return;
+            }
+            progress.started
+        };
+        lock(&self.instructions).end(&instruction.id, nodes_started);
+        let sent = self.outbox.ack(ReclaimAck { instruction_id: instruction.id.clone(), nodes_started });
+        let (desk, instruction) = (Arc::clone(self), Arc::clone(instruction));
+        tokio::spawn(async move {
+            let is_sent = matches!(tokio::time::timeout(ON_ITS_WAY, sent).await, Ok(Ok(())));
+            let took = instruction.received.elapsed();
+            desk.metrics.ack_latency.observe(took.as_secs_f64());
+            count(&desk.metrics.instructions, if is_sent { "acked" } else { "ack_waits" });
+            tracing::info!(
+                instruction = instruction.id,
+                nodes_started,
+                is_sent,
+                millis = u64::try_from(took.as_millis()).unwrap_or(u64::MAX),
+                "acked"
+            );
+            instruction.acked.send_replace(true);
+        });
+    }
+
+    /// Takes the state of a machine.
+    pub fn update(self: &Arc<Self>, update: NodeStateUpdate) {
+        let machine = update.machine_id.clone();
+        if !is_name(&machine) {
+            tracing::error!(
+                machine = machine.chars().take(80).collect::<String>(),
+                "not the name of a machine"
+            );
+            return;
+        }
+        lock(&self.heard).insert(machine.clone());
+        if !update.provider_id.is_empty() {
+            lock(&self.providers).insert(machine.clone(), update.provider_id.clone());
+        }
+        self.post(&machine, Letter::State(Box::new(update)));
+    }
+
+    /// A Node has appeared, changed or gone: UpcomingNodes that do not know theirs look for it.
+    pub fn node_changed(self: &Arc<Self>) {
+        let wanting = |_: &Key, it: &UpcomingView| {
+            it.node.is_none() && matches!(it.phase.as_str(), "Registered" | "Ready")
+        };
+        for key in self.upcoming.keys(wanting) {
+            if let Some(it) = self.upcoming.get(&key)
+                && self.find(&it.machine).is_some()
+            {
+                self.post(&it.machine, Letter::Look);
+            }
+        }
+    }
+
+    /// Goes on with the drains that another process began.
+    pub fn resume(self: &Arc<Self>) {
+        let is_running = |node: &NodeView| node.record.as_ref().is_some_and(Record::is_running);
+        for (_, node) in self.nodes.all() {
+            if let Some(record) = node.record.clone().filter(|_| is_running(&node)) {
+                tracing::info!(
+                    node = node.name,
+                    machine = record.machine,
+                    deadline = %record.deadline,
+                    "goes on with a drain that another process began"
+                );
+                self.post(&record.machine, Letter::Resumed(node.name.clone()));
+                self.start_drain(&node.name, &node.uid, record, None);
+            }
+        }
+    }
+
+    /// Puts something into the mailbox of a machine. Of two states in a row only the last counts.
+    pub(crate) fn post(self: &Arc<Self>, machine: &str, letter: Letter) {
+        let mut mailboxes = lock(&self.mailboxes);
+        if let Some(queue) = mailboxes.get_mut(machine) {
+            if let (Some(Letter::State(last)), Letter::State(next)) = (queue.back_mut(), &letter) {
+                last.clone_from(next);
+                return;
+            }
+            queue.push_back(letter);
+            return;
+        }
+        mailboxes.insert(machine.to_owned(), VecDeque::from([letter]));
+        drop(mailboxes);
+        let (desk, machine) = (Arc::clone(self), machine.to_owned());
+        tokio::spawn(async move {
+            loop {
+                let letter = {
+                    let mut mailboxes = lock(&desk.mailboxes);
+                    let letter = mailboxes.get_mut(&machine).and_then(VecDeque::pop_front);
+                    if letter.is_none() {
+                        mailboxes.remove(&machine);
+                    }
+                    letter
+                };
+                let Some(letter) = letter else { return };
+                desk.handle(&machine, letter).await;
+            }
+        });
+    }
+
+    /// Whether nobody works on an instruction that is not acked yet.
+    pub fn is_settled(&self) -> bool {
+        !lock(&self.instructions).counts.values().any(Option::is_none)
+    }
+
+    /// The Node that an entry or a machine means.
+    pub(crate) fn find(&self, entry: &str) -> Option<(NodeView, Rule)> {
+        // Most entries are names of Nodes or of machines that have one.
+        if let Some(node) = self.nodes.get(&Key::new("", entry)) {
+            return Some(((*node).clone(), Rule::Name));
+        }
+        let views =
+            |all: Vec<(Key, Arc<NodeView>)>| all.iter().map(|(_, it)| (**it).clone()).collect::<Vec<_>>();
+        let nodes = views(self.nodes.all());
+        let own = self.upcoming.get(&Key::new("", upcoming_node(entry)));
+        let upcoming: Vec<UpcomingView> = own.iter().map(|it| (**it).clone()).collect();
+        let provider_id = lock(&self.providers).get(entry).cloned();
+        let places = Places { nodes: &nodes, upcoming: &upcoming, provider_id: provider_id.as_deref() };
+        resolve(entry, places).map(|(node, rule)| (node.clone(), rule))
+    }
+
+    /// The machine that an entry of an instruction is about: by the letter of the protocol it may be the name of a Node.
+    fn machine_of(&self, entry: &str) -> String {
+        let is_machine = lock(&self.providers).contains_key(entry)
+            || lock(&self.heard).contains(entry)
+            || self.upcoming.get(&Key::new("", upcoming_node(entry))).is_some();
+        if is_machine {
+            return entry.to_owned();
+        }
+        let refers = self.upcoming.all().into_iter().find(|(_, it)| it.node.as_deref() == Some(entry));
+        let by_label = || self.nodes.get(&Key::new("", entry)).and_then(|node| node.machine.clone());
+        refers.map(|(_, it)| it.machine.clone()).or_else(by_label).unwrap_or_else(|| entry.to_owned())
+    }
+}
+
+impl Instructions {
+    fn begin(&mut self, id: &str) {
+        self.counts.insert(id.to_owned(), None);
+        self.order.push_back(id.to_owned());
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.counts.remove(&oldest);
+        }
+    }
+
+    fn end(&mut self, id: &str, nodes_started: i32) {
+        if let Some(count) = self.counts.get_mut(id) {
+            *count = Some(nodes_started);
+        }
+    }
+}
+
+/// Whether a text can be part of the name of an object, and so of a path.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_edge = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    (1..=240).contains(&bytes.len())
+        && bytes.iter().all(|byte| is_edge(*byte) || matches!(byte, b'-' | b'.'))
+        && bytes.first().copied().is_some_and(is_edge)
+        && bytes.last().copied().is_some_and(is_edge)
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_name_never_becomes_part_of_a_path() {
+        for name in ["a", "conf-s0-c0-i0", "i-0abc.example"] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "A", "a/b", "../x", "-a", "a-", "a b", "ä", &"a".repeat(300)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_oldest_instruction_is_forgotten_first() {
+        let mut instructions = Instructions::default();
+        for id in 0..=REMEMBERED {
+            instructions.begin(&id.to_string());
+        }
+        assert!(!instructions.counts.contains_key("0") && instructions.counts.contains_key("1"));
+    }
+}

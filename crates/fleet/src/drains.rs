@@ -1,0 +1,348 @@
+//! Nodes that are being emptied.
+//!
+//! A drain is a task for each Node. It keeps nothing: the record on the Node says until when, the pods that are there say
+//! what is left. A process that finds the record goes on where the last one stopped.
+
+use crate::desk::{Desk, Letter, lock};
+use crate::metrics::{By, count};
+use crate::plan::{Look, Place, Times};
+use crate::record::{Outcome, Record};
+use fivespot_api::names::FLEET_PROGRESS;
+use fivespot_cluster::Key;
+use fivespot_cluster::fleet::{About, Eviction, Told};
+use fivespot_core::drain::{self, Attempt, Attempts, PodId, RETRY};
+use futures::StreamExt;
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// Pods of one Node that are asked at the same time.
+const AT_ONCE: usize = 10;
+
+/// How soon pods that end are looked at again.
+const ENDS: Duration = Duration::from_secs(1);
+
+/// How often what is in the way of a drain is written on its Node, at most.
+const PROGRESS: Duration = Duration::from_secs(5);
+
+/// A drain of which an ack is not heard goes on after this.
+const ACK: Duration = Duration::from_secs(10);
+
+/// The drains that are under way, by the name of the Node.
+#[derive(Default)]
+pub(crate) struct Drains(Mutex<HashMap<String, Running>>);
+
+struct Running {
+    uid: String,
+    record: watch::Sender<Record>,
+    task: AbortHandle,
+}
+
+/// How a drain ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ended {
+    pub(crate) node: String,
+    pub(crate) uid: String,
+    pub(crate) record: Record,
+    pub(crate) outcome: Outcome,
+    /// Why it failed, or what is odd about its success.
+    pub(crate) text: String,
+}
+
+impl Drains {
+    /// How many are under way.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+impl Desk {
+    /// Empties a Node, or tells whoever does so already what has changed.
+    pub(crate) fn start_drain(
+        self: &Arc<Self>,
+        node: &str,
+        uid: &str,
+        record: Record,
+        acked: Option<watch::Receiver<bool>>,
+    ) {
+        let mut drains = lock(&self.drains.0);
+        if let Some(running) = drains.get(node) {
+            if running.uid == uid {
+                running.record.send_replace(record);
+                return;
+            }
+            // Another Node has its name: the record was the old one's.
+            running.task.abort();
+        }
+        let (record, records) = watch::channel(record);
+        let desk = Arc::clone(self);
+        let (name, identity) = (node.to_owned(), uid.to_owned());
+        let task = tokio::spawn(async move {
+            if let Some(mut acked) = acked {
+                // Whoever acks is gone, or too slow: pods must not lose their time.
+                let _ = tokio::time::timeout(ACK, acked.wait_for(|is_acked| *is_acked)).await;
+            }
+            let drain = Draining { desk: &desk, node: &name, uid: &identity, records };
+            let ended = drain.run().await;
+            desk.drain_ended(&name, &identity, ended);
+        });
+        let running = Running { uid: uid.to_owned(), record, task: task.abort_handle() };
+        drains.insert(node.to_owned(), running);
+        self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+    }
+
+    /// Stops a drain.
+    pub(crate) fn stop_drain(&self, node: &str) {
+        let mut drains = lock(&self.drains.0);
+        if let Some(running) = drains.remove(node) {
+            running.task.abort();
+        }
+        self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+    }
+
+    fn drain_ended(self: &Arc<Self>, node: &str, uid: &str, ended: Option<Ended>) {
+        {
+            let mut drains = lock(&self.drains.0);
+            if drains.get(node).is_some_and(|running| running.uid == uid) {
+                drains.remove(node);
+            }
+            self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+        }
+        if let Some(ended) = ended {
+            let machine = ended.record.machine.clone();
+            self.post(&machine, Letter::Ended(ended));
+        }
+    }
+
+    /// Tells something about a Node; that nobody hears it is no reason to stop.
+    pub(crate) async fn tell(&self, about: &About, told: Told) {
+        if let Err(error) = self.fleet.tell(about, &told, Timestamp::now()).await {
+            tracing::warn!(%error, "an event could not be sent");
+        }
+    }
+}
+
+/// One drain.
+struct Draining<'a> {
+    desk: &'a Desk,
+    node: &'a str,
+    uid: &'a str,
+    records: watch::Receiver<Record>,
+}
+
+/// What a drain remembers from pass to pass; nothing depends on it but what is said.
+#[derive(Default)]
+struct Memory {
+    attempts: Attempts,
+    gone: BTreeSet<(String, String)>,
+    asked: BTreeMap<(String, String), bool>,
+    has_begun: bool,
+    progress: Option<(String, Instant)>,
+}
+
+impl Draining<'_> {
+    /// Until nothing is left or the time is over; nothing if the Node is another one.
+    async fn run(mut self) -> Option<Ended> {
+        let record = self.records.borrow().clone();
+        self.tell_accepted(&record).await;
+        let mut memory = Memory::default();
+        loop {
+            let record = self.records.borrow_and_update().clone();
+            let ended = |outcome: Outcome, text: String| {
+                let (node, uid) = (self.node.to_owned(), self.uid.to_owned());
+                Some(Ended { node, uid, record: record.clone(), outcome, text })
+            };
+            let seen = self.desk.nodes.get(&Key::new("", self.node));
+            if seen.as_ref().is_none_or(|node| node.uid != self.uid) {
+                match self.desk.fleet.node(self.node).await {
+                    Ok(Some(node)) if node.uid == self.uid => {}
+                    Ok(Some(_)) => return None,
+                    Ok(None) => {
+                        return ended(Outcome::Drained, "the Node is gone, and its pods with it".to_owned());
+                    }
+                    Err(error) => {
+                        tracing::warn!(node = self.node, %error, "whether the Node is there is not known");
+                    }
+                }
+            }
+            let is_ready = seen.is_none_or(|node| node.is_ready);
+            let wait = match self.pass(&record, is_ready, &mut memory).await {
+                Pass::Ended(outcome, text) => return ended(outcome, text),
+                Pass::Again(wait) => wait,
+            };
+            let left =
+                Duration::try_from(record.deadline.duration_since(Timestamp::now())).unwrap_or_default();
+            tokio::select! {
+                () = tokio::time::sleep(wait.min(left)) => {}
+                // The deadline may have come nearer. The sender is in the list of drains, which ends this task first.
+                _ = self.records.changed() => {}
+            }
+        }
+    }
+
+    async fn pass(&self, record: &Record, is_ready: bool, memory: &mut Memory) -> Pass {
+        let is_over = Timestamp::now() >= record.deadline;
+        let guests = match self.desk.fleet.guests(self.node).await {
+            Ok(guests) => guests,
+            Err(error) if is_over => {
+                return Pass::Ended(
+                    Outcome::Failed,
+                    format!("the time is over, and what is left is not known: {error}"),
+                );
+            }
+            Err(error) => {
+                tracing::warn!(node = self.node, %error, "the pods are not known; asked again soon");
+                return Pass::Again(ENDS);
+            }
+        };
+        for guest in &guests {
+            if let Some(name) = &guest.daemon_set {
+                let key = (guest.pod.id.namespace.clone(), name.clone());
+                if !memory.asked.contains_key(&key) {
+                    // What cannot be read is there: its pods are left alone.
+                    let is_there = self.desk.fleet.has_daemon_set(&key.0, &key.1).await.unwrap_or(true);
+                    if !is_there {
+                        tracing::warn!(
+                            node = self.node,
+                            daemon_set = key.1,
+                            "its DaemonSet is gone: the pod goes too"
+                        );
+                        memory.gone.insert(key.clone());
+                    }
+                    memory.asked.insert(key, is_there);
+                }
+            }
+        }
+        let (namespace, name) = &self.desk.settings.own;
+        let place = Place { is_ready, gone: &memory.gone, own: Some((namespace, name)) };
+        let times =
+            Times { now: Timestamp::now(), accepted_at: record.accepted_at, deadline: record.deadline };
+        let look = Look::new(guests, place, times);
+        if look.is_complete() {
+            return Pass::Ended(Outcome::Drained, look.summary(&Attempts::default()));
+        }
+        if is_over {
+            return Pass::Ended(Outcome::Failed, look.failure(&memory.attempts));
+        }
+        let pods = look.to_ask();
+        if !memory.has_begun && !pods.is_empty() {
+            memory.has_begun = true;
+            tracing::info!(node = self.node, pods = pods.len(), "evicts the first pods");
+            let lost: Vec<String> = look.losses().iter().map(ToString::to_string).collect();
+            if !lost.is_empty() {
+                let pods = lost.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+                tracing::warn!(
+                    node = self.node,
+                    count = lost.len(),
+                    pods,
+                    "goes for good, or loses its data"
+                );
+            }
+        }
+        let left = Duration::try_from(record.deadline.duration_since(Timestamp::now())).unwrap_or_default();
+        // Answers that come after the deadline are of no use any more.
+        if let Ok(attempts) = tokio::time::timeout(left, self.ask(pods)).await {
+            memory.attempts = attempts;
+        }
+        let text = memory.attempts.summary();
+        self.show(&look, memory).await;
+        Pass::Again(if text.is_empty() { ENDS } else { RETRY })
+    }
+
+    /// Asks each pod once.
+    async fn ask(&self, pods: Vec<PodId>) -> Attempts {
+        let desk = self.desk;
+        let attempts = futures::stream::iter(pods).map(|pod| async move {
+            desk.rate.take().await;
+            let outcome = match desk.fleet.evict(&pod).await {
+                Eviction::Answered(outcome) => {
+                    count(
+                        &desk.metrics.evictions,
+                        match &outcome {
+                            drain::Outcome::Accepted => "accepted",
+                            drain::Outcome::Blocked(_) => "blocked",
+                            drain::Outcome::Refused(_) => "refused",
+                        },
+                    );
+                    outcome
+                }
+                Eviction::Busy(wait) => {
+                    count(&desk.metrics.evictions, "busy");
+                    desk.rate.pause(wait);
+                    // It is asked again in the next pass, and nobody is in the way.
+                    drain::Outcome::Accepted
+                }
+            };
+            Attempt { pod, outcome }
+        });
+        Attempts(attempts.buffered(AT_ONCE).collect().await)
+    }
+
+    /// Writes on the Node what is in the way, if that is new.
+    async fn show(&self, look: &Look, memory: &mut Memory) {
+        let blocked = memory.attempts.summary();
+        if blocked.is_empty() {
+            return;
+        }
+        let text = format!("{} left: {}", look.left(), look.summary(&memory.attempts));
+        let is_news =
+            memory.progress.as_ref().is_none_or(|(old, at)| *old != text && at.elapsed() >= PROGRESS);
+        if !is_news {
+            return;
+        }
+        if memory.progress.is_none() {
+            tracing::warn!(node = self.node, "the drain is held up: {text}");
+            let told = Told {
+                reason: "DrainBlocked",
+                text: text.clone(),
+                is_warning: true,
+                key: self.records.borrow().deadline.to_string(),
+            };
+            self.desk.tell(&About::Node(self.node.to_owned(), self.uid.to_owned()), told).await;
+        }
+        let written = match self.desk.fleet.node(self.node).await {
+            Ok(Some(node)) if node.uid == self.uid => {
+                let annotations = BTreeMap::from([(FLEET_PROGRESS, Some(text.clone()))]);
+                self.desk.fleet.patch_node(&node, &annotations, None).await
+            }
+            answer => answer.map(drop),
+        };
+        if let Err(error) = written {
+            tracing::debug!(node = self.node, %error, "the progress could not be written");
+        }
+        memory.progress = Some((text, Instant::now()));
+    }
+
+    async fn tell_accepted(&self, record: &Record) {
+        let instruction = record.instructions.last().map_or("a lost instruction", String::as_str);
+        let told = Told {
+            reason: "ReclaimAccepted",
+            text: format!(
+                "the fleet takes machine {} back ({instruction}); it is drained until {}",
+                record.machine, record.deadline
+            ),
+            is_warning: false,
+            key: format!("{:?}", record.instructions),
+        };
+        self.desk.tell(&About::Node(self.node.to_owned(), self.uid.to_owned()), told).await;
+    }
+}
+
+/// What came of one look.
+enum Pass {
+    Ended(Outcome, String),
+    Again(Duration),
+}
+
+impl Desk {
+    /// Counts the end of a drain.
+    pub(crate) fn count_drain(&self, ended: &Ended) {
+        let took = Timestamp::now().duration_since(ended.record.accepted_at);
+        let family = self.metrics.drains.get_or_create(&By { result: ended.outcome.word() });
+        family.observe(took.as_secs_f64().max(0.0));
+    }
+}

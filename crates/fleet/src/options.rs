@@ -1,0 +1,159 @@
+//! Flags and their environment variables. A flag beats its variable.
+
+use clap::Parser;
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, ArgGroup};
+use fivespot_ops::logs::Format;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Speaks for a cluster with its BigFleet shard: tells it what the cluster wants, makes machines join, and gives them back
+/// when the shard asks, without breaking a disruption budget.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "5spot-fleet-operator", version, max_term_width = 100)]
+#[command(group = ArgGroup::new("tls").args(["tls_cert", "tls_key", "tls_ca"]).multiple(true))]
+pub struct Options {
+    /// Name of this cluster in the fleet.
+    #[arg(long, env = "CLUSTER_ID", value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub cluster_id: String,
+
+    /// Where the shard listens.
+    #[arg(long, env = "SHARD_ADDR", value_name = "HOST:PORT", value_parser = read_address)]
+    pub shard_addr: String,
+
+    /// Certificate that says which cluster this is. Without the three there is no TLS, and anybody is believed.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "tls_ca"])]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Key of the certificate.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_ca"])]
+    pub tls_key: Option<PathBuf>,
+
+    /// Authorities that the shard's certificate must be signed by.
+    #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
+    pub tls_ca: Option<PathBuf>,
+
+    /// Kubeconfig of the cluster. Without it, the pod's own account, or what kubectl would use.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// How often the shard is told what the cluster wants.
+    #[arg(long, default_value = "10s", value_name = "TIME", value_parser = read_time)]
+    pub rollup_interval: Duration,
+
+    /// Template of what makes a machine join.
+    #[arg(long, value_name = "FILE")]
+    pub bootstrap_template_file: Option<PathBuf>,
+
+    /// Grace of a drain whose instruction was lost.
+    #[arg(long, default_value = "10m", value_name = "TIME", value_parser = read_time)]
+    pub default_grace: Duration,
+
+    /// Pods that are asked to go in a second, on all Nodes together.
+    #[arg(long, default_value_t = 50, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub evictions_per_second: u32,
+
+    /// Hold the session and tell what would be done, but neither cordon nor evict.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set, value_parser = BoolishValueParser::new(),
+          value_name = "true|false")]
+    pub observe_only: bool,
+
+    /// Address that /health, /ready and /metrics listen on; port 0 takes any that is free.
+    #[arg(long, env = "METRICS_ADDR", default_value = "0.0.0.0:8770", value_name = "ADDRESS:PORT")]
+    pub metrics_addr: SocketAddr,
+
+    /// Name of this process among others.
+    #[arg(long, env = "POD_NAME", default_value = "5spot-fleet-operator", value_name = "NAME")]
+    pub pod_name: String,
+
+    /// Namespace of this process, and of the Lease that says which of several speaks for the cluster.
+    #[arg(long, env = "POD_NAMESPACE", default_value = fivespot_api::names::SYSTEM_NAMESPACE, value_name = "NAMESPACE")]
+    pub lease_namespace: String,
+
+    /// How log lines look. RUST_LOG says which there are.
+    #[arg(long, env = "RUST_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
+    pub log_format: Format,
+}
+
+/// The files of mutual TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Our certificate.
+    pub cert: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+    /// Whom we believe.
+    pub ca: PathBuf,
+}
+
+impl Options {
+    /// The files of mutual TLS, if it is wanted.
+    pub fn tls(&self) -> Option<TlsFiles> {
+        let (cert, key, ca) = (self.tls_cert.clone()?, self.tls_key.clone()?, self.tls_ca.clone()?);
+        Some(TlsFiles { cert, key, ca })
+    }
+}
+
+fn read_address(text: &str) -> Result<String, String> {
+    let (host, port) = text.rsplit_once(':').ok_or("write HOST:PORT, such as shard-0.fleet:7780")?;
+    if host.is_empty() {
+        return Err("the host is missing: write HOST:PORT, such as shard-0.fleet:7780".to_owned());
+    }
+    port.parse::<u16>().map_err(|_| format!("{port:?} is no port: write a number from 1 to 65535"))?;
+    Ok(text.to_owned())
+}
+
+fn read_time(text: &str) -> Result<Duration, String> {
+    let time: jiff::SignedDuration =
+        text.parse().map_err(|_| "write a time such as 500ms, 10s or 5m".to_owned())?;
+    let time = Duration::try_from(time).map_err(|_| "a time cannot be negative".to_owned())?;
+    if time < Duration::from_millis(100) || time > Duration::from_hours(24) {
+        return Err("write a time from 100ms to 24h".to_owned());
+    }
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    /// With the two that are needed, unless they are given.
+    fn read(args: &[&str]) -> Result<Options, clap::Error> {
+        let needed = ["--cluster-id=lab", "--shard-addr=shard:7780"];
+        let is_given = |flag: &str| args.iter().any(|arg| arg.split('=').next() == flag.split('=').next());
+        let needed = needed.into_iter().filter(|flag| !is_given(flag));
+        Options::try_parse_from(
+            std::iter::once("5spot-fleet-operator").chain(needed).chain(args.iter().copied()),
+        )
+    }
+
+    #[test]
+    fn flags_are_well_formed_and_have_the_defaults_of_the_contract() {
+        Options::command().debug_assert();
+        let plain = read(&[]).unwrap();
+        assert_eq!(plain.rollup_interval, Duration::from_secs(10));
+        assert_eq!(plain.default_grace, Duration::from_mins(10));
+        assert!(!plain.observe_only && plain.tls().is_none());
+        assert!(read(&["--observe-only"]).unwrap().observe_only);
+        assert!(read(&["--tls-cert=a", "--tls-key=b", "--tls-ca=c"]).unwrap().tls().is_some());
+    }
+
+    #[test]
+    fn what_is_wrong_names_the_flag_and_the_fix() {
+        for (args, words) in [
+            (&["--tls-cert=a"][..], "--tls-key"),
+            (&["--shard-addr=shard"], "write HOST:PORT"),
+            (&["--shard-addr=:1"], "the host is missing"),
+            (&["--shard-addr=a:b"], "is no port"),
+            (&["--rollup-interval=0s"], "write a time from 100ms to 24h"),
+            (&["--rollup-interval=often"], "write a time such as"),
+            (&["--cluster-id="], "--cluster-id"),
+        ] {
+            let message = read(args).unwrap_err().to_string();
+            assert!(message.contains(words), "{args:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The process: its watches, its session, its end.
+
+use crate::alone;
+use crate::available::Available;
+use crate::demand::Demand;
+use crate::desk::{Desk, Parts, Settings};
+use crate::metrics::Metrics;
+use crate::options::Options;
+use crate::outbox::Outbox;
+use crate::rate::Rate;
+use crate::resolve::{NodeView, UpcomingView};
+use crate::seen::{NODES, REQUESTS, RequestView, UPCOMING};
+use crate::session::{Session, Standing};
+use crate::template::Template;
+use anyhow::Context;
+use fivespot_api::names::{FLEET, upcoming_node};
+use fivespot_cluster::fleet::Fleet;
+use fivespot_cluster::{Cache, Caller, Health, Item, Key, connect_to};
+use fivespot_ops::admin::{Check, Checks, serve_all};
+use fivespot_ops::shutdown;
+use jiff::SignedDuration;
+use kube::Client;
+use prometheus_client::registry::Registry;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How long a watch may hear nothing before the process counts as dead.
+const DEAF: Duration = Duration::from_mins(5);
+
+/// How soon a watch of a kind that is not installed is tried again.
+const NOT_INSTALLED: Duration = Duration::from_secs(10);
+
+/// How long the last acks are waited for.
+const LAST_ACKS: Duration = Duration::from_secs(5);
+
+/// How long the shard is waited for to end a session that we have ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// A machine that the shard has not spoken of for so long in a session is not there any more.
+const FORGOTTEN: Duration = Duration::from_mins(5);
+
+/// How often that is looked at.
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// Runs until the process is asked to end.
+pub async fn run(options: Options) -> anyhow::Result<()> {
+    let template = if let Some(file) = &options.bootstrap_template_file {
+        let what = || format!("--bootstrap-template-file {}", file.display());
+        let text = std::fs::read_to_string(file).with_context(what)?;
+        Template::read(&text).with_context(what)?
+    } else {
+        tracing::warn!("no --bootstrap-template-file: machines get a text that says so, and do not join");
+        Template::default()
+    };
+    if options.tls().is_none() {
+        tracing::warn!(
+            "no TLS: whoever reaches the shard may speak for this cluster, and whoever answers is believed"
+        );
+    }
+    let mut registry = Registry::default();
+    let operator = Operator::new(&options, &mut registry).await?;
+    let address = options.metrics_addr;
+    let port = serve_all(address, operator.checks(), Arc::new(registry)).await?;
+    tracing::info!(address = %address.ip(), port, "listening");
+    let stop = watch::Sender::new(false);
+    let session = operator.session(&options, template);
+    let (mut keeper, right) =
+        alone::keeper(operator.client.clone(), &options.lease_namespace, &options.pod_name);
+    let mut holding = None;
+    let outcome = tokio::select! {
+        () = operator.watch() => Ok(()),
+        () = keeper.keep(&right) => Ok(()),
+        () = async {
+            right.gained().await;
+            holding = Some(tokio::spawn(operator.speak(session, stop.subscribe())));
+            right.lost().await;
+        } => Err(anyhow::anyhow!("the lease is lost: ending, so that two do not speak for one cluster")),
+        asked = shutdown::asked() => asked.context("listen for signals"),
+    };
+    outcome?;
+    operator.say_last_acks().await;
+    stop.send_replace(true);
+    operator.outbox.close();
+    if let Some(holding) = holding {
+        // A shard that does not read is not waited for.
+        let _ = tokio::time::timeout(LAST_WORDS, holding).await;
+    }
+    keeper.release().await;
+    tracing::info!("ended");
+    Ok(())
+}
+
+struct Operator {
+    client: Client,
+    fleet: Fleet,
+    nodes: Cache<NodeView>,
+    upcoming: Cache<UpcomingView>,
+    requests: Cache<RequestView>,
+    outbox: Arc<Outbox>,
+    metrics: Metrics,
+    desk: Arc<Desk>,
+    available: Arc<Available>,
+    standing: Arc<Standing>,
+}
+
+impl Operator {
+    async fn new(options: &Options, registry: &mut Registry) -> anyhow::Result<Self> {
+        let caller = Caller { program: FLEET, instance: Some(options.pod_name.clone()) };
+        let client = connect_to(options.kubeconfig.as_deref(), caller).await?;
+        let fleet = Fleet::new(client.clone(), &options.pod_name);
+        let metrics = Metrics::new(registry);
+        let (nodes, upcoming) = (Cache::new("Nodes"), Cache::new("UpcomingNodes"));
+        let outbox = Arc::new(Outbox::default());
+        let settings = Settings {
+            default_grace: SignedDuration::try_from(options.default_grace).context("--default-grace")?,
+            observe_only: options.observe_only,
+            own: (options.lease_namespace.clone(), options.pod_name.clone()),
+        };
+        let parts = Parts {
+            fleet: fleet.clone(),
+            nodes: nodes.clone(),
+            upcoming: upcoming.clone(),
+            outbox: Arc::clone(&outbox),
+            metrics: metrics.clone(),
+            rate: Rate::new(options.evictions_per_second),
+        };
+        Ok(Self {
+            client,
+            available: Arc::new(Available::new(fleet.clone(), metrics.clone())),
+            fleet,
+            nodes,
+            upcoming,
+            requests: Cache::new("CapacityRequests"),
+            outbox,
+            metrics,
+            desk: Desk::new(parts, settings),
+            standing: Arc::default(),
+        })
+    }
+
+    fn session(&self, options: &Options, template: Template) -> Session {
+        let demand = Demand::new(
+            options.cluster_id.clone(),
+            self.fleet.clone(),
+            self.requests.clone(),
+            self.metrics.clone(),
+        );
+        Session {
+            cluster: options.cluster_id.clone(),
+            shard: options.shard_addr.clone(),
+            tls: options.tls(),
+            template,
+            interval: options.rollup_interval,
+            demand: Arc::new(demand),
+            desk: Arc::clone(&self.desk),
+            available: Arc::clone(&self.available),
+            outbox: Arc::clone(&self.outbox),
+            metrics: self.metrics.clone(),
+            standing: Arc::clone(&self.standing),
+        }
+    }
+
+    /// Goes on with what another process began, and holds the session. A task of its own: nothing can hold it up.
+    fn speak(
+        &self,
+        session: Session,
+        stop: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let (nodes, upcoming, desk) = (self.nodes.clone(), self.upcoming.clone(), Arc::clone(&self.desk));
+        async move {
+            // What the shard says can be carried out only by who knows the Nodes.
+            tokio::join!(nodes.synced(), upcoming.synced());
+            desk.resume();
+            session.hold(stop).await;
+        }
+    }
+
+    /// Watches for ever.
+    async fn watch(&self) {
+        tokio::join!(
+            follow(&self.fleet, &self.nodes, NODES, |_| self.desk.node_changed()),
+            follow(&self.fleet, &self.upcoming, UPCOMING, |_| {}),
+            follow(&self.fleet, &self.requests, REQUESTS, |_| {}),
+            self.available.run(),
+            self.sweep(),
+        );
+    }
+
+    /// Removes UpcomingNodes of machines that the shard does not know any more: it tells all of them when a session
+    /// begins.
+    async fn sweep(&self) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            let Ok(since) = self.standing.look() else { continue };
+            if since.elapsed() < FORGOTTEN {
+                continue;
+            }
+            let heard = self.desk.heard();
+            for (_, it) in self.upcoming.all() {
+                if heard.contains(&it.machine) {
+                    continue;
+                }
+                let name = upcoming_node(&it.machine);
+                let outcome = async {
+                    if let Some(found) = self.fleet.upcoming(&name).await? {
+                        let uid = found.metadata.uid.unwrap_or_default();
+                        tracing::info!(
+                            machine = it.machine,
+                            "the shard does not know it any more: forgotten"
+                        );
+                        self.fleet.delete_upcoming(&name, &uid).await?;
+                    }
+                    Ok::<(), fivespot_cluster::Error>(())
+                };
+                if let Err(error) = outcome.await {
+                    tracing::warn!(%error, "a machine could not be forgotten");
+                }
+            }
+        }
+    }
+
+    /// Waits until the last acks are said. Drains go on in the next process.
+    async fn say_last_acks(&self) {
+        let began = Instant::now();
+        let is_done =
+            || self.standing.look().is_err() || (self.desk.is_settled() && self.outbox.is_flushed());
+        while began.elapsed() < LAST_ACKS && !is_done() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    fn checks(&self) -> Checks {
+        let (nodes, upcoming, requests) = (self.nodes.clone(), self.upcoming.clone(), self.requests.clone());
+        let health = move || {
+            [
+                (nodes.what().to_owned(), nodes.health()),
+                (upcoming.what().to_owned(), upcoming.health()),
+                (requests.what().to_owned(), requests.health()),
+            ]
+        };
+        let all = health.clone();
+        let alive: Check = Arc::new(move || {
+            let deaf = all().into_iter().find(|(_, health)| health.heard.elapsed() > DEAF);
+            match deaf {
+                Some((what, health)) => Err(format!(
+                    "the watch of {what} has heard nothing for {} s",
+                    health.heard.elapsed().as_secs()
+                )),
+                None => Ok("alive".to_owned()),
+            }
+        });
+        let (standing, desk) = (Arc::clone(&self.standing), Arc::clone(&self.desk));
+        let ready: Check = Arc::new(move || {
+            for (what, Health { synced, failure, .. }) in health() {
+                if !synced {
+                    let why = failure.map_or(String::new(), |failure| format!(": {}", failure.message));
+                    return Err(format!("the {what} have not been read yet{why}"));
+                }
+            }
+            standing.look().map_err(|why| format!("no session: {why}"))?;
+            Ok(format!("ready; drains under way: {}", desk.drains.len()))
+        });
+        Checks { alive, ready }
+    }
+}
+
+/// Keeps a copy, also of a kind that is installed later.
+async fn follow<T: Item>(fleet: &Fleet, cache: &Cache<T>, path: &str, changed: impl Fn(&Key) + Send + Sync) {
+    loop {
+        cache.follow(fleet.source(path), &changed).await;
+        tokio::time::sleep(NOT_INSTALLED).await;
+    }
+}

@@ -1,0 +1,392 @@
+//! The session with the shard: dialled, kept, watched, and dialled again.
+//!
+//! The receive loop decodes and hands on; it never waits for anything but the next frame, since a shard whose frames are
+//! not read stops to decide for everybody.
+
+use crate::available::Available;
+use crate::backoff::{Backoff, Ending};
+use crate::demand::Demand;
+use crate::desk::{Desk, lock};
+use crate::metrics::{Metrics, count};
+use crate::options::TlsFiles;
+use crate::outbox::Outbox;
+use crate::template::Template;
+use crate::wire::operator_message::Payload;
+use crate::wire::shard_client::ShardClient;
+use crate::wire::shard_message::Payload as FromShard;
+use crate::wire::{BootstrapBlobResponse, BootstrapRequest, Hello, ShardMessage};
+use fivespot_cluster::Key;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Status, Streaming};
+
+/// Largest message in either direction, as BigFleet has it: a rollup of a great cluster has many megabytes.
+const MESSAGE: usize = 256 << 20;
+
+/// How long the shard may take to answer the dial and the hello.
+const DIAL: Duration = Duration::from_secs(10);
+
+/// Rollups that may go without an ack before the session is taken for dead.
+const UNANSWERED: u32 = 3;
+
+/// How long the bootstrap answer is good for, in seconds. The shard does not look at it.
+const TTL: i64 = 600;
+
+/// A session that shuts down waits no longer than this for its last words to be read.
+const LAST_WORDS: Duration = Duration::from_secs(3);
+
+/// Everything a session needs.
+pub struct Session {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Where the shard listens.
+    pub shard: String,
+    /// Files of mutual TLS; read anew for each session.
+    pub tls: Option<TlsFiles>,
+    /// What makes a machine join.
+    pub template: Template,
+    /// How often the shard is told what the cluster wants.
+    pub interval: Duration,
+    /// What the cluster wants.
+    pub demand: Arc<Demand>,
+    /// Who does what the shard wants.
+    pub desk: Arc<Desk>,
+    /// Where hints go.
+    pub available: Arc<Available>,
+    /// What is said to the shard.
+    pub outbox: Arc<Outbox>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// How the session is doing, for whoever asks.
+    pub standing: Arc<Standing>,
+}
+
+/// How the session is doing.
+#[derive(Default)]
+pub struct Standing(Mutex<Option<Result<Instant, String>>>);
+
+impl Standing {
+    /// Since when the shard has said hello, or why it has not.
+    pub fn look(&self) -> Result<Instant, String> {
+        lock(&self.0).clone().unwrap_or_else(|| {
+            Err("the shard has not been dialled yet, or another operator holds the lease".to_owned())
+        })
+    }
+
+    fn set(&self, standing: Result<Instant, String>) {
+        *lock(&self.0) = Some(standing);
+    }
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Files(String),
+    #[error("cannot reach the shard: {0}")]
+    Unreachable(String),
+    #[error("the shard ended the session: {} ({})", .0.message(), .0.code())]
+    Refused(Box<Status>),
+    #[error("the shard ended the session")]
+    Ended,
+    #[error(
+        "no rollup was acknowledged for {} s: another operator speaks for this cluster, the shard hangs, or it refuses what \
+         it is told", .0.as_secs()
+    )]
+    Silent(Duration),
+}
+
+impl Failure {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Files(_) => "files",
+            Self::Unreachable(_) => "unreachable",
+            Self::Refused(_) => "refused",
+            Self::Ended => "ended",
+            Self::Silent(_) => "silent",
+        }
+    }
+
+    fn is_unwanted(&self) -> bool {
+        match self {
+            Self::Refused(status) => {
+                matches!(
+                    status.code(),
+                    Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument
+                )
+            }
+            Self::Files(_) | Self::Unreachable(_) | Self::Ended | Self::Silent(_) => false,
+        }
+    }
+}
+
+impl Session {
+    /// Holds a session until `stop` is said, and dials again whenever it ends.
+    pub async fn hold(&self, mut stop: watch::Receiver<bool>) {
+        let (mut backoff, mut told) = (Backoff::default(), String::new());
+        while !*stop.borrow_and_update() {
+            let began = Instant::now();
+            let failure = tokio::select! {
+                failure = self.once(stop.clone()) => failure,
+                () = stopped_for(&mut stop, LAST_WORDS) => return,
+            };
+            self.metrics.connected.set(0);
+            let Some(failure) = failure else { return };
+            count(&self.metrics.sessions, failure.word());
+            let was_open = self.standing.look().ok();
+            let ending = match was_open {
+                _ if failure.is_unwanted() => Ending::Unwanted,
+                Some(since) => Ending::Lived(since.elapsed()),
+                None => Ending::Unreachable,
+            };
+            let wait = backoff.after(ending, chance());
+            let text = failure.to_string();
+            let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+            if text == told {
+                tracing::debug!(again_in_millis = millis, "{text}");
+            } else {
+                tracing::error!(again_in_millis = millis, lived = ?began.elapsed(), "{text}");
+                told.clone_from(&text);
+            }
+            if was_open.is_some() {
+                told.clear();
+            }
+            self.standing.set(Err(text));
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                _ = stop.changed() => {}
+            }
+        }
+    }
+
+    /// One session; why it ended, or nothing if it was asked to.
+    async fn once(&self, stop: watch::Receiver<bool>) -> Option<Failure> {
+        let incoming = match tokio::time::timeout(DIAL, self.dial()).await {
+            Ok(Ok(incoming)) => incoming,
+            Ok(Err(failure)) => return Some(failure),
+            Err(_) => return Some(Failure::Unreachable(format!("no answer within {} s", DIAL.as_secs()))),
+        };
+        self.desk.begin_session();
+        let (unanswered, answers) = (Arc::new(Unanswered::default()), Arc::new(tokio::sync::Notify::new()));
+        let teller = Teller {
+            demand: Arc::clone(&self.demand),
+            outbox: Arc::clone(&self.outbox),
+            unanswered: Arc::clone(&unanswered),
+            metrics: self.metrics.clone(),
+        };
+        let rollups = tokio::spawn(teller.tell_every(self.interval));
+        let acknowledge = tokio::spawn(acknowledge(
+            Arc::clone(&self.demand),
+            Arc::clone(&unanswered),
+            Arc::clone(&answers),
+        ));
+        let outcome = tokio::select! {
+            failure = self.receive(incoming, &unanswered, &answers) => failure,
+            failure = watch_acks(&unanswered, self.interval * UNANSWERED) => failure,
+        };
+        rollups.abort();
+        acknowledge.abort();
+        // Its last words were said: that the shard ends it too is what was asked for.
+        (!*stop.borrow()).then_some(outcome)
+    }
+
+    async fn dial(&self) -> Result<Streaming<ShardMessage>, Failure> {
+        let channel = self.connect().await?;
+        let mut client =
+            ShardClient::new(channel).max_decoding_message_size(MESSAGE).max_encoding_message_size(MESSAGE);
+        let hello = Hello { cluster_id: self.cluster.clone(), protocol_version: "v1alpha1".to_owned() };
+        let words = self.outbox.begin(Payload::Hello(hello));
+        let answer = client.session(words).await.map_err(|status| Failure::Refused(Box::new(status)))?;
+        Ok(answer.into_inner())
+    }
+
+    async fn connect(&self) -> Result<Channel, Failure> {
+        let unreachable = |error: tonic::transport::Error| {
+            let mut innermost: &dyn std::error::Error = &error;
+            while let Some(source) = innermost.source() {
+                innermost = source;
+            }
+            Failure::Unreachable(innermost.to_string())
+        };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        // No pings: the shard takes them for an attack. Rollups and their acks show that it is there.
+        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.shard))
+            .map_err(unreachable)?
+            .connect_timeout(DIAL)
+            .tcp_nodelay(true);
+        if let Some(files) = &self.tls {
+            let read = |flag: &str, file: &std::path::Path| {
+                std::fs::read(file).map_err(|error| {
+                    Failure::Files(format!("{flag}: cannot read {}: {error}", file.display()))
+                })
+            };
+            let identity =
+                Identity::from_pem(read("--tls-cert", &files.cert)?, read("--tls-key", &files.key)?);
+            let host = self.shard.rsplit_once(':').map_or(self.shard.as_str(), |(host, _)| host);
+            let config = ClientTlsConfig::new()
+                .identity(identity)
+                .ca_certificate(Certificate::from_pem(read("--tls-ca", &files.ca)?))
+                .domain_name(host.trim_matches(['[', ']']));
+            endpoint = endpoint
+                .tls_config(config)
+                .map_err(|error| Failure::Files(format!("--tls-cert, --tls-key, --tls-ca: {error}")))?;
+        }
+        endpoint.connect().await.map_err(unreachable)
+    }
+
+    /// Hands on what the shard says. Nothing in it waits but for the next frame.
+    async fn receive(
+        &self,
+        mut incoming: Streaming<ShardMessage>,
+        unanswered: &Unanswered,
+        answers: &tokio::sync::Notify,
+    ) -> Failure {
+        loop {
+            let message = match incoming.message().await {
+                Ok(Some(message)) => message,
+                Ok(None) => return Failure::Ended,
+                Err(status) => return Failure::Refused(Box::new(status)),
+            };
+            match message.payload {
+                Some(FromShard::Ack(ack)) if ack.echo == "hello" => {
+                    self.standing.set(Ok(Instant::now()));
+                    self.metrics.connected.set(1);
+                    tracing::info!(
+                        shard = self.shard,
+                        cluster = self.cluster,
+                        epoch = ack.shard_epoch,
+                        "the shard has said hello"
+                    );
+                }
+                Some(FromShard::Ack(ack)) => {
+                    count(&self.metrics.rollups, "acked");
+                    unanswered.answered();
+                    answers.notify_one();
+                    tracing::debug!(echo = ack.echo, "acknowledged");
+                }
+                Some(FromShard::BootstrapRequest(request)) => self.bootstrap(&request),
+                Some(FromShard::ReclaimInstruction(instruction)) => self.desk.instruct(instruction),
+                Some(FromShard::NodeStateUpdate(update)) => self.desk.update(update),
+                Some(FromShard::AvailableCapacity(update)) => self.available.put(update),
+                None => tracing::debug!("the shard said something that is not known here"),
+            }
+        }
+    }
+
+    fn bootstrap(&self, request: &BootstrapRequest) {
+        // A cluster that is not ours would get our secrets.
+        let is_ours = request.cluster_id.is_empty() || request.cluster_id == self.cluster;
+        let (user_data, error) = if is_ours {
+            (self.template.render(&self.cluster, &request.requirements).into_bytes(), String::new())
+        } else {
+            (Vec::new(), format!("this operator speaks for cluster {}", self.cluster))
+        };
+        count(&self.metrics.bootstraps, if is_ours { "answered" } else { "refused" });
+        let request_id = request.request_id.clone();
+        self.outbox.answer(BootstrapBlobResponse { request_id, user_data, ttl_seconds: TTL, error });
+    }
+}
+
+/// Rollups that were sent and not acknowledged.
+#[derive(Default)]
+struct Unanswered(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    since: Option<Instant>,
+    sent: Vec<Key>,
+    heard: Vec<Key>,
+}
+
+impl Unanswered {
+    fn asked(&self, pending: Vec<Key>) {
+        let mut waiting = lock(&self.0);
+        waiting.since.get_or_insert_with(Instant::now);
+        waiting.sent = pending;
+    }
+
+    fn answered(&self) {
+        let mut waiting = lock(&self.0);
+        waiting.since = None;
+        waiting.heard = std::mem::take(&mut waiting.sent);
+    }
+
+    fn take_heard(&self) -> Vec<Key> {
+        std::mem::take(&mut lock(&self.0).heard)
+    }
+
+    fn since(&self) -> Option<Instant> {
+        lock(&self.0).since
+    }
+}
+
+/// Tells the shard what the cluster wants.
+struct Teller {
+    demand: Arc<Demand>,
+    outbox: Arc<Outbox>,
+    unanswered: Arc<Unanswered>,
+    metrics: Metrics,
+}
+
+impl Teller {
+    async fn tell_every(self, interval: Duration) {
+        let mut told = None;
+        loop {
+            let pending = self.demand.pending();
+            match self.demand.rollup().await {
+                Ok(rollup) => {
+                    count(&self.metrics.rollups, "sent");
+                    tracing::debug!(needs = rollup.needs.len(), "tells what the cluster wants");
+                    self.unanswered.asked(pending);
+                    self.outbox.rollup(rollup);
+                    told = None;
+                }
+                Err(why) => {
+                    count(&self.metrics.rollups, "withheld");
+                    if told.as_ref() != Some(&why) {
+                        tracing::warn!("the shard is not told what the cluster wants: {why}");
+                        told = Some(why);
+                    }
+                }
+            }
+            tokio::time::sleep(interval).await;
+        }
+    }
+}
+
+async fn acknowledge(demand: Arc<Demand>, unanswered: Arc<Unanswered>, answers: Arc<tokio::sync::Notify>) {
+    loop {
+        answers.notified().await;
+        demand.acknowledge(unanswered.take_heard()).await;
+    }
+}
+
+/// Returns when rollups are not acknowledged any more.
+async fn watch_acks(unanswered: &Unanswered, patience: Duration) -> Failure {
+    loop {
+        match unanswered.since() {
+            Some(since) if since.elapsed() >= patience => return Failure::Silent(since.elapsed()),
+            Some(since) => tokio::time::sleep_until(since + patience).await,
+            None => tokio::time::sleep(patience / 4).await,
+        }
+    }
+}
+
+/// Returns so long after the word to stop.
+async fn stopped_for(stop: &mut watch::Receiver<bool>, time: Duration) {
+    // Whoever could say it is gone: nobody will.
+    if stop.wait_for(|stop| *stop).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    tokio::time::sleep(time).await;
+}
+
+/// A number from 0 to 1 that another process does not have.
+fn chance() -> f64 {
+    let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or_default();
+    f64::from(bits) / f64::from(u32::MAX)
+}

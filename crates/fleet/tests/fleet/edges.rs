@@ -1,0 +1,223 @@
+//! What a shard may also say, and what a Node may also be.
+
+use crate::harness::shard::PlayedShard;
+use crate::harness::yard::Yard;
+use crate::harness::{Operator, plane};
+use crate::order::requests;
+use fivespot_fleet::record::Outcome;
+use fivespot_fleet::wire::MachineState::{Configured, Draining};
+use fivespot_testenv::eventually;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::json;
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_same_instruction_twice_is_one_drain_with_one_deadline_and_two_acks() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "twice").await;
+    let shard = PlayedShard::start().await;
+    yard.node("twice-0", |_| {}).await;
+    yard.pod("twice-0", "held", |_| {}).await;
+    yard.budget("held").await;
+    let operator = Operator::start(plane, "twice", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    let sent = shard.instruct("a", &["twice-0"], 60);
+    shard.acked("a").await;
+    let first = yard.record("twice-0").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    shard.instruct("a", &["twice-0"], 600);
+    shard.until("two acks", |shard| shard.acks("a").len() == 2).await;
+    assert_eq!(yard.record("twice-0").await.unwrap(), first);
+
+    // Another process does not know it, but the Node does.
+    drop(operator);
+    let _operator = Operator::start(plane, "twice", &shard.address, &[]);
+    shard.until("a second session", |shard| shard.sessions() == 2).await;
+    shard.instruct("a", &["twice-0"], 600);
+    shard.until("three acks", |shard| shard.acks("a").len() == 3).await;
+    assert!(shard.acks("a").iter().all(|(_, count)| *count == 1));
+    assert_eq!(yard.record("twice-0").await.unwrap(), first);
+    let cordons = requests(plane, sent).into_iter().filter(|it| it.verb == "patch" && it.resource == "nodes");
+    // One to cordon; what else was written is what holds the drain up.
+    assert!(cordons.count() <= 3);
+
+    // A second instruction brings the deadline forward, and is remembered beside the first.
+    let sooner = shard.instruct("b", &["twice-0"], 5);
+    shard.acked("b").await;
+    let both = yard.record("twice-0").await.unwrap();
+    assert_eq!(both.instructions, ["a", "b"]);
+    assert!(both.deadline < first.deadline && both.deadline.duration_since(sooner).as_secs() <= 6);
+    shard.instruct("c", &["twice-0"], 600);
+    shard.acked("c").await;
+    assert_eq!(yard.record("twice-0").await.unwrap().deadline, both.deadline, "never back");
+    eventually("it has failed", async || {
+        yard.record("twice-0").await.unwrap().outcome == Some(Outcome::Failed)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_nobody_knows_is_not_counted_and_is_drained_if_it_comes_late() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "late").await;
+    let shard = PlayedShard::start().await;
+    yard.node("late-0", |_| {}).await;
+    yard.pod("late-0", "here", |_| {}).await;
+    let _operator = Operator::start(plane, "late", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.tell("late-1", Configured);
+    yard.until_phase("late-1", "Ready").await;
+    shard.instruct("late", &["late-0", "late-1", "../../x"], 60);
+    assert_eq!(shard.acked("late").await.1, 1, "only what was cordoned counts");
+    yard.until_empty("late-0").await;
+    let told = async || yard.events("un-late-1").await.iter().any(|it| it.starts_with("NodeNotFound"));
+    eventually("it is told", told).await;
+    yard.node("late-1", |_| {}).await;
+    eventually("it is cordoned all the same", async || yard.is_cordoned("late-1").await).await;
+    yard.until_phase("late-1", "Drained").await;
+    shard.instruct("none", &[], 60);
+    assert_eq!(shard.acked("none").await.1, 0);
+    shard.instruct("gone", &["gone-0"], 1);
+    assert_eq!(shard.acked("gone").await.1, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_drains_without_an_instruction_is_drained_with_the_default_grace() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "lost").await;
+    let shard = PlayedShard::start().await;
+    yard.node("lost-0", |_| {}).await;
+    yard.pod("lost-0", "web", |_| {}).await;
+    shard.bind(&[("lost-0", Draining)]);
+    let _operator = Operator::start(plane, "lost", &shard.address, &["--default-grace=90s"]);
+    yard.until_phase("lost-0", "Drained").await;
+    assert!(yard.on("lost-0").await.is_empty());
+    let record = yard.record("lost-0").await.unwrap();
+    assert!(record.instructions.is_empty());
+    assert_eq!(record.deadline.duration_since(record.accepted_at).as_secs(), 90);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reuses_a_machine_stops_its_drain_and_an_administrators_cordon_stays() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "reuse").await;
+    let shard = PlayedShard::start().await;
+    for (node, closed) in [("reuse-0", false), ("reuse-1", true)] {
+        yard.node(node, |it| it["spec"]["unschedulable"] = json!(closed)).await;
+        yard.pod(node, &format!("{node}-held"), |it| it["metadata"]["labels"]["app"] = json!("held")).await;
+    }
+    yard.budget("held").await;
+    let _operator = Operator::start(plane, "reuse", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.instruct("reuse", &["reuse-0", "reuse-1"], 600);
+    assert_eq!(shard.acked("reuse").await.1, 2);
+    assert!(!yard.record("reuse-1").await.unwrap().cordoned_by_us);
+    for node in ["reuse-0", "reuse-1"] {
+        shard.tell(node, Configured);
+        eventually("the reclaim is over", async || yard.record(node).await.is_none()).await;
+        yard.until_phase(node, "Ready").await;
+    }
+    assert!(!yard.is_cordoned("reuse-0").await, "we had closed it");
+    assert!(yard.is_cordoned("reuse-1").await, "somebody else had");
+    yard.drop_budget("held").await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(yard.on("reuse-0").await.len(), 1, "nobody evicts any more");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_come_back_or_belong_to_the_node_hold_nothing_up_and_others_are_explained() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "kinds").await;
+    let shard = PlayedShard::start().await;
+    yard.node("kinds-0", |_| {}).await;
+    yard.node("kinds-1", |_| {}).await;
+    yard.pod("kinds-0", "mirror", |pod| {
+        pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+    })
+    .await;
+    yard.pod("kinds-0", "pinned", |pod| {
+        pod["metadata"]["labels"]["5spot.finos.org/fleet-drain"] = json!("skip");
+    })
+    .await;
+    yard.daemon_set(plane, "kinds-0", "logs").await;
+    yard.pod("kinds-0", "web", |_| {}).await;
+    // Two budgets on one pod are a mistake that the server answers with an error.
+    yard.pod("kinds-1", "both", |_| {}).await;
+    yard.budget("both").await;
+    let second = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "second"},
+        "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "both"}}},
+    });
+    plane
+        .kubectl(plane.management(), &["-n", &yard.namespace, "apply", "-f", "-"], &second.to_string())
+        .unwrap();
+    yard.pod("kinds-1", "stuck", |pod| pod["metadata"]["finalizers"] = json!(["example.com/held"])).await;
+    let _operator = Operator::start(plane, "kinds", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    for machine in ["kinds-0", "kinds-1"] {
+        shard.tell(machine, Configured);
+        yard.until_phase(machine, "Ready").await;
+    }
+    shard.instruct("kinds", &["kinds-0"], 60);
+    shard.instruct("kinds-1", &["kinds-1"], 8);
+    yard.until_phase("kinds-0", "Drained").await;
+    let mut left = yard.on("kinds-0").await;
+    left.sort();
+    assert_eq!(left.len(), 3, "{left:?}");
+    assert!(left[0].starts_with("logs-") && left[1..] == ["mirror", "pinned"], "{left:?}");
+    let error = yard.until_phase("kinds-1", "Failed").await;
+    println!("{error}");
+    assert!(error.contains("more than one PodDisruptionBudget"), "{error}");
+    assert!(error.contains("1 pod ending: "), "{error}");
+    let free = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    yard.pods().patch("stuck", &PatchParams::default(), &free).await.unwrap();
+    plane.kubectl(plane.management(), &["-n", &yard.namespace, "delete", "daemonset", "logs"], "").unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_disappears_in_the_middle_is_drained_and_one_that_comes_again_is_left_alone() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "again").await;
+    let shard = PlayedShard::start().await;
+    for node in ["again-0", "again-1"] {
+        yard.node(node, |_| {}).await;
+        yard.pod(node, &format!("{node}-held"), |it| it["metadata"]["labels"]["app"] = json!("held")).await;
+    }
+    yard.budget("held").await;
+    let _operator = Operator::start(plane, "again", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    for machine in ["again-0", "again-1"] {
+        shard.tell(machine, Configured);
+        yard.until_phase(machine, "Ready").await;
+        shard.instruct(machine, &[machine], 600);
+        shard.acked(machine).await;
+    }
+    yard.nodes().delete("again-0", &DeleteParams::default()).await.unwrap();
+    yard.until_phase("again-0", "Drained").await;
+    yard.nodes().delete("again-1", &DeleteParams::default()).await.unwrap();
+    yard.node("again-1", |_| {}).await;
+    yard.drop_budget("held").await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert!(!yard.is_cordoned("again-1").await && yard.record("again-1").await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_that_a_dead_kubelet_cannot_end_do_not_make_a_drain_fail() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "silent").await;
+    yard.pods_end(false);
+    let shard = PlayedShard::start().await;
+    yard.node("silent-0", |node| node["status"]["conditions"][0]["status"] = json!("False")).await;
+    yard.pod("silent-0", "web", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(1)).await;
+    let _operator = Operator::start(plane, "silent", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.tell("silent-0", Configured);
+    yard.until_phase("silent-0", "Ready").await;
+    shard.instruct("silent", &["silent-0"], 60);
+    yard.until_phase("silent-0", "Drained").await;
+    assert_eq!(yard.on("silent-0").await, ["web"], "it is still there, and nobody can end it");
+    let events = yard.events("silent-0").await;
+    let told = events.iter().any(|it| it.contains("cannot end since the kubelet is silent"));
+    assert!(told, "{events:?}");
+    yard.pods_end(true);
+}

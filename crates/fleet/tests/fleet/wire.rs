@@ -1,0 +1,185 @@
+//! What can happen between an operator and its shard.
+
+use crate::harness::road::{Road, Weather};
+use crate::harness::shard::{PlayedShard, Tls};
+use crate::harness::yard::Yard;
+use crate::harness::{CLUSTER, Operator, plane};
+use fivespot_fleet::wire::MachineState::Configured;
+use fivespot_testenv::{eventually, is_proof};
+use rcgen::string::Ia5String;
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
+use serde_json::json;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// A drain is not disturbed by what happens to the session, and the session comes back by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_goes_on_while_frames_break_the_shard_goes_deaf_or_is_gone() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "wire").await;
+    let shard = PlayedShard::start().await;
+    let road = Road::to(&shard.address).await;
+    yard.node("wire-0", |_| {}).await;
+    yard.pod("wire-0", "held", |_| {}).await;
+    yard.budget("held").await;
+    shard.bind(&[("wire-0", Configured)]);
+    let operator = Operator::start(plane, "wire", &road.address, &[]);
+    yard.until_phase("wire-0", "Ready").await;
+    shard.instruct("wire", &["wire-0"], 600);
+    shard.acked("wire").await;
+    let deadline = yard.record("wire-0").await.unwrap().deadline;
+    // From here on the machine is known to drain.
+    shard.bind(&[("wire-0", fivespot_fleet::wire::MachineState::Draining)]);
+
+    road.weather(Weather::Corrupt);
+    eventually("the broken session has ended", async || {
+        operator.log().contains("the shard ended the session")
+    })
+    .await;
+    road.weather(Weather::Fine);
+    shard.until("another session", |shard| shard.sessions() == 2).await;
+
+    // A shard that does not read is noticed by the acks that do not come.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    road.weather(Weather::Deaf);
+    eventually("the silence is noticed", async || operator.log().contains("no rollup was acknowledged"))
+        .await;
+    road.weather(Weather::Fine);
+    shard.until("another session", |shard| shard.sessions() >= 3).await;
+
+    // A shard that does not acknowledge has another operator for this cluster, or hangs.
+    shard.until("a rollup", |shard| shard.rollups().len() > 3).await;
+    shard.be_mute(true);
+    let before = shard.sessions();
+    shard.until("another session", |shard| shard.sessions() > before).await;
+    shard.be_mute(false);
+
+    // Gone, and there again at the same place.
+    let address = road.address.clone();
+    drop(road);
+    eventually("it is missed", async || operator.http("/ready").0 == 503).await;
+    let gone = if is_proof() { 60 } else { 4 };
+    tokio::time::sleep(Duration::from_secs(gone)).await;
+    assert!(operator.runs());
+    let before = shard.sessions();
+    let _road = Road::between(&address, &shard.address).await;
+    let began = std::time::Instant::now();
+    shard.until("a session after the outage", |shard| shard.sessions() > before).await;
+    println!("a session {:?} after the shard was back from {gone} s of absence", began.elapsed());
+    let record = yard.record("wire-0").await.unwrap();
+    assert_eq!((record.deadline, record.instructions.len()), (deadline, 1), "one drain all the time");
+    yard.drop_budget("held").await;
+    yard.until_phase("wire-0", "Drained").await;
+}
+
+/// Five megabytes of demand are one message.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rollup_of_five_megabytes_arrives_whole() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "big").await;
+    let shard = PlayedShard::start().await;
+    // Values of labels are short, so a great demand has many: 64 requests with 80 KB each.
+    let client = yard.requests();
+    for number in 0..64 {
+        let values: Vec<String> =
+            (0..256).map(|value| format!("{number:03}-{value:03}-{}", "x".repeat(320))).collect();
+        let request = json!({
+            "apiVersion": "bigfleet.lucy.sh/v1alpha1", "kind": "CapacityRequest",
+            "metadata": {"name": format!("big-{number}")},
+            "spec": {
+                "requirements": [{"key": "rack", "operator": "In", "values": values}],
+                "resources": {"nvidia.com/gpu": "8"},
+                "priority": 1,
+            },
+        });
+        let request = serde_json::from_value(request).unwrap();
+        client.create(&kube::api::PostParams::default(), &request).await.unwrap();
+    }
+    let _operator = Operator::start(plane, "big", &shard.address, &[]);
+    shard.until("all of it", |shard| shard.gpus() == Some(64 * 8)).await;
+    let size = shard.last_rollup_bytes();
+    println!("a rollup of {size} bytes arrived");
+    assert!(size > 5 << 20, "{size}");
+    let before = shard.rollups().len();
+    shard.until("more of them, in the same session", |shard| shard.rollups().len() >= before + 2).await;
+    assert_eq!(shard.sessions(), 1);
+}
+
+/// Who is not who he says is told once, and does not hammer; new files are taken with the next session.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_the_certificate_of_this_cluster_opens_a_session() {
+    let (plane, _turn) = plane().await;
+    let _yard = Yard::new(plane, "tls").await;
+    let folder = tempfile::tempdir().unwrap();
+    let ca = Authority::new();
+    let (certificate, key) = ca.sign(&["127.0.0.1"], "bigfleet://shard/shard-0");
+    let tls = Tls { certificate, key, ca: ca.certificate.clone() };
+    let shard = PlayedShard::start_with(Some(tls), "127.0.0.1:0").await;
+    let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+    let (wrong, wrong_key) = ca.sign(&[], "bigfleet://cluster/another");
+    write("ca", &ca.certificate);
+    write("cert", &wrong);
+    write("key", &wrong_key);
+    let flag =
+        |flag: &str, file: &str| format!("--tls-{flag}={}", Path::new(folder.path()).join(file).display());
+    let flags = [flag("cert", "cert"), flag("key", "key"), flag("ca", "ca")];
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let operator = Operator::start(plane, "tls", &shard.address, &flags);
+    eventually("it is refused", async || operator.log().contains("the certificate is not this cluster's"))
+        .await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let refused = operator.log().matches("the certificate is not this cluster's").count();
+    assert_eq!(refused, 1, "told once:\n{}", operator.log());
+    assert_eq!(shard.sessions(), 0);
+    let (status, why) = operator.http("/ready");
+    assert_eq!(status, 503);
+    assert!(
+        why.contains("no session: the shard ended the session: the certificate is not this cluster's"),
+        "{why}"
+    );
+    drop(operator);
+
+    let (right, right_key) = ca.sign(&[], &format!("bigfleet://cluster/{CLUSTER}"));
+    write("cert", &right);
+    write("key", &right_key);
+    let operator = Operator::start(plane, "tls", &shard.address, &flags);
+    shard.until("hello", PlayedShard::is_connected).await;
+    eventually("it is ready", async || operator.http("/ready").0 == 200).await;
+    drop(operator);
+
+    // A shard that the authority does not know is not spoken to.
+    let other = Authority::new();
+    write("ca", &other.certificate);
+    let operator = Operator::start(plane, "tls", &shard.address, &flags);
+    eventually("it is not believed", async || operator.log().contains("cannot reach the shard")).await;
+    assert_eq!(shard.sessions(), 1);
+    // Nor is a file that is not there a riddle.
+    fs::remove_file(folder.path().join("key")).unwrap();
+    eventually("the file is named", async || operator.log().contains("--tls-key: cannot read")).await;
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Self { issuer: Issuer::new(params, key), certificate }
+    }
+
+    fn sign(&self, names: &[&str], uri: &str) -> (String, String) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.subject_alt_names.push(SanType::URI(Ia5String::try_from(uri).unwrap()));
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().pem(), key.serialize_pem())
+    }
+}
