@@ -109,7 +109,7 @@ impl Options {
         let ordinal = || ordinal().filter(|ordinal| *ordinal < self.instance_count.get());
         Instance {
             name: self.instance_name(),
-            uid: self.pod_uid.clone().unwrap_or_else(uid_of_this_process),
+            uid: self.pod_uid.clone().unwrap_or_else(fivespot_ops::slots::fresh_uid),
             own: self.instance_id.or_else(ordinal),
             count: self.instance_count,
             timing: Timing {
@@ -143,12 +143,6 @@ impl Options {
         );
         Ok(())
     }
-}
-
-/// One that no other process has.
-fn uid_of_this_process() -> String {
-    let started = jiff::Timestamp::now().as_nanosecond();
-    format!("{started:x}-{:x}", std::process::id())
 }
 
 fn instance_count(text: &str) -> Result<NonZeroU32, String> {

@@ -3,9 +3,10 @@
 //! A shard listens to whoever dialled last and tells the other nothing: two operators that both dial take the session from
 //! each other for ever. So the work is one slot, which each of them prefers and none hands over.
 
+use crate::options::Options;
 use fivespot_api::names::FLEET;
 use fivespot_core::slots::{Instance, Timing};
-use fivespot_ops::slots::{Keeper, Loss, Settings, Tenant};
+use fivespot_ops::slots::{Keeper, Loss, Settings, Tenant, fresh_uid};
 use kube::Client;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 
 /// How long a Lease is respected that its holder does not renew. Twice what the controller takes: when a whole rack is
 /// given back the API server is busy with us, and whoever ends then leaves all drains to the next. One who ends by himself
-/// frees it, and one who is started again under his name has it at once.
+/// frees it, and one who is started again in his pod has it at once.
 const DURATION: Duration = Duration::from_secs(30);
 
 /// How long its holder goes on without having renewed it.
@@ -34,10 +35,16 @@ enum Standing {
 }
 
 /// Who keeps the right, and the right itself.
-pub(crate) fn keeper(client: Client, namespace: &str, name: &str) -> (Keeper, Right) {
+pub(crate) fn keeper(client: Client, options: &Options) -> (Keeper, Right) {
     let timing = Timing { duration: DURATION, renew_deadline: DEADLINE, retry: RETRY };
-    let instance = Instance { name: name.to_owned(), own: Some(0), count: NonZeroU32::MIN, timing };
-    let settings = Settings { namespace: namespace.to_owned(), program: FLEET, instance };
+    let instance = Instance {
+        name: options.pod_name.clone(),
+        uid: options.pod_uid.clone().unwrap_or_else(fresh_uid),
+        own: Some(0),
+        count: NonZeroU32::MIN,
+        timing,
+    };
+    let settings = Settings { namespace: options.lease_namespace.clone(), program: FLEET, instance };
     (Keeper::new(client, settings), Right(watch::Sender::new(Standing::Waiting)))
 }
 

@@ -68,6 +68,10 @@ pub struct Options {
     #[arg(long, env = "POD_NAME", default_value = "5spot-fleet-operator", value_name = "NAME")]
     pub pod_name: String,
 
+    /// Identity of the pod: only a container that is started again in it goes on with the Lease of the last one at once.
+    #[arg(long, env = "POD_UID", value_name = "UID")]
+    pub pod_uid: Option<String>,
+
     /// Namespace of this process, and of the Lease that says which of several speaks for the cluster.
     #[arg(long, env = "POD_NAMESPACE", default_value = fivespot_api::names::SYSTEM_NAMESPACE, value_name = "NAMESPACE")]
     pub lease_namespace: String,

@@ -21,6 +21,7 @@ use fivespot_ops::shutdown;
 use jiff::SignedDuration;
 use kube::Client;
 use prometheus_client::registry::Registry;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -66,26 +67,34 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     tracing::info!(address = %address.ip(), port, "listening");
     let stop = watch::Sender::new(false);
     let session = operator.session(&options, template);
-    let (mut keeper, right) =
-        alone::keeper(operator.client.clone(), &options.lease_namespace, &options.pod_name);
-    let mut holding = None;
-    let outcome = tokio::select! {
-        () = operator.watch() => Ok(()),
-        () = keeper.keep(&right) => Ok(()),
-        () = async {
-            right.gained().await;
-            holding = Some(tokio::spawn(operator.speak(session, stop.subscribe())));
-            right.lost().await;
-        } => Err(anyhow::anyhow!("the lease is lost: ending, so that two do not speak for one cluster")),
-        asked = shutdown::asked() => asked.context("listen for signals"),
-    };
-    outcome?;
-    operator.say_last_acks().await;
-    stop.send_replace(true);
+    let (mut keeper, right) = alone::keeper(operator.client.clone(), &options);
+    let mut speaking = None;
+    {
+        let mut ends = stop.subscribe();
+        let mut keeping = pin!(keeper.keep(&right, async move {
+            // Nobody who could tell is as good as being told.
+            let _ = ends.wait_for(|is_told| *is_told).await;
+        }));
+        let outcome = tokio::select! {
+            () = operator.watch() => Ok(()),
+            () = &mut keeping => Ok(()),
+            () = async {
+                right.gained().await;
+                speaking = Some(tokio::spawn(operator.speak(session, stop.subscribe())));
+                right.lost().await;
+            } => Err(anyhow::anyhow!("the lease is lost: ending, so that two do not speak for one cluster")),
+            asked = shutdown::asked() => asked.context("listen for signals"),
+        };
+        outcome?;
+        operator.say_last_acks().await;
+        stop.send_replace(true);
+        // What it is about to write to the Lease is written.
+        let _ = tokio::time::timeout(LAST_WORDS, keeping).await;
+    }
     operator.outbox.close();
-    if let Some(holding) = holding {
+    if let Some(speaking) = speaking {
         // A shard that does not read is not waited for.
-        let _ = tokio::time::timeout(LAST_WORDS, holding).await;
+        let _ = tokio::time::timeout(LAST_WORDS, speaking).await;
     }
     keeper.release().await;
     tracing::info!("ended");

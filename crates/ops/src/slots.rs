@@ -394,6 +394,11 @@ async fn follow(client: &Client, settings: &Settings, ring: &Notify) -> Result<(
     Ok(())
 }
 
+/// An identity that no other process has.
+pub fn fresh_uid() -> String {
+    format!("{:x}-{:x}", Timestamp::now().as_nanosecond(), std::process::id())
+}
+
 /// A clock that only runs, and does not stand still while the host sleeps.
 fn now() -> Moment {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -3,7 +3,7 @@
 
 use crate::harness::{CLOSED, Controller, OPEN};
 use crate::settled::{Dice, settle};
-use crate::timeline::Timeline;
+use crate::timeline::{Deed, Timeline};
 use crate::wall_clock::Clock;
 use crate::{end, lease, plane, start, worlds};
 use fivespot_core::schedule::{Cron, Rule, Schedule};
@@ -19,13 +19,13 @@ const MACHINES: usize = 300;
 const CRONS: [&str; 10] = [
     CLOSED,
     OPEN,
-    "*/2 * * * *",
+    "* */2 * * *",
     CLOSED,
-    "1-59/2 * * * *",
+    "* 1-23/2 * * *",
     CLOSED,
-    "*/3 * * * *",
+    "* */3 * * *",
     CLOSED,
-    "1-59/3 * * * *",
+    "* 1-23/3 * * *",
     CLOSED,
 ];
 
@@ -47,7 +47,7 @@ fn schedule(number: usize) -> Schedule {
 /// The instances that run, by the slot they prefer.
 struct Fleet {
     plane: &'static ControlPlane,
-    clock: Clock,
+    env: [(String, String); 2],
     count: u32,
     started: u32,
     running: Vec<(u32, Controller)>,
@@ -57,7 +57,8 @@ impl Fleet {
     fn start(&mut self, own: u32) {
         self.started += 1;
         let name = format!("i{own}-{}", self.started);
-        let controller = start(self.plane, &name, own, self.count, lease(), &self.clock.env());
+        let env = self.env.each_ref().map(|(name, value)| (name.as_str(), value.as_str()));
+        let controller = start(self.plane, &name, own, self.count, lease(), &env);
         self.running.push((own, controller));
     }
 
@@ -121,6 +122,51 @@ impl Fleet {
     }
 }
 
+/// The clock of all instances. Windows open and close on the hour, and the clock is set so that an hour comes when it is
+/// wanted; when none is, machines come to rest.
+struct Hours {
+    clock: Clock,
+    offset: SignedDuration,
+    /// Hours that came, by that clock and by ours.
+    struck: Vec<(Timestamp, Timestamp)>,
+}
+
+impl Hours {
+    fn new(plane: &ControlPlane) -> Self {
+        let clock = Clock::new(plane, "many");
+        let offset = clock.set(Self::hour(Timestamp::now()));
+        Self { clock, offset, struck: Vec::new() }
+    }
+
+    /// The beginning of an hour.
+    fn hour(now: Timestamp) -> Timestamp {
+        now - SignedDuration::from_secs(now.as_second().rem_euclid(3600))
+            - SignedDuration::from_nanos(now.subsec_nanosecond().into())
+    }
+
+    /// The next hour strikes in half a minute, if the last did half a minute ago.
+    fn strike(&mut self) {
+        let half = SignedDuration::from_secs(30);
+        if self.struck.last().is_some_and(|(_, at)| Timestamp::now() < *at + half) {
+            return;
+        }
+        let next = Self::hour(Timestamp::now() + self.offset) + SignedDuration::from_hours(1);
+        self.offset = self.clock.set(next - half);
+        self.struck.push((next, next - self.offset));
+    }
+
+    /// Returns when the last hour has struck.
+    async fn rest(&self) {
+        let wait = self.struck.last().map(|(_, at)| at.duration_since(Timestamp::now()));
+        tokio::time::sleep(wait.and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default()).await;
+    }
+}
+
+fn open(now: Timestamp, reclaimed: &BTreeSet<String>) -> BTreeSet<String> {
+    let open = (0..MACHINES).filter(|number| schedule(*number).is_active(now)).map(name);
+    open.filter(|name| !reclaimed.contains(name)).collect()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_machine_has_two_owners_or_none_for_long() {
     let (plane, _turn) = plane().await;
@@ -131,39 +177,27 @@ async fn no_machine_has_two_owners_or_none_for_long() {
         let commands = if cron == OPEN { json!(["idea"]) } else { json!([]) };
         world.create(&name(number), cron, |spec| spec["killIfCommands"] = commands).await;
     }
-    let clock = Clock::new(plane, "many");
-    let now = Timestamp::now();
-    let minute = now - SignedDuration::from_secs(now.as_second() % 60);
-    let mut fleet = Fleet { plane, clock, count: COUNTS[0], started: 0, running: Vec::new() };
-    let offset = fleet.clock.set(minute);
+    let mut hours = Hours::new(plane);
+    let env = hours.clock.env().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut fleet = Fleet { plane, env, count: COUNTS[0], started: 0, running: Vec::new() };
     (0..fleet.count).for_each(|own| fleet.start(own));
-    let open = |now: Timestamp, reclaimed: &BTreeSet<String>| -> BTreeSet<String> {
-        let open = (0..MACHINES).filter(|number| schedule(*number).is_active(now)).map(name);
-        open.filter(|name| !reclaimed.contains(name)).collect()
-    };
-    let none = BTreeSet::new();
-    let settled = settle(&world, offset, |now| open(now, &none), |_| "Inactive").await;
+    let mut reclaimed = BTreeSet::new();
+    let settled = settle(&world, hours.offset, |now| open(now, &reclaimed), |_| "Inactive").await;
     println!("{MACHINES} machines, settled after {settled:.1?}");
-
-    // A boundary comes half a minute later, and every minute from then on.
-    let now = Timestamp::now() + offset;
-    let half = SignedDuration::from_secs(30 - now.as_second() % 60);
-    let offset = fleet.clock.set(now + half);
-    let began = (Instant::now(), Timestamp::now());
-    let mut counts = COUNTS[1..].iter();
     let always: Vec<String> =
         (0..MACHINES).filter(|number| CRONS[number % CRONS.len()] == OPEN).map(name).collect();
     for machine in &always {
         world.until_armed(machine).await;
     }
-    let mut always = always.into_iter();
-    let mut reclaimed = BTreeSet::new();
-    while began.0.elapsed() < during() {
+
+    let began = Instant::now();
+    let (mut counts, mut always) = (COUNTS[1..].iter(), always.into_iter());
+    while began.elapsed() < during() {
+        hours.strike();
         fleet.disturb(&mut dice).await;
         fleet.rest().await;
-        let changes = COUNTS.len() - 1 - counts.len() + 1;
-        let due = during() * u32::try_from(changes).unwrap() / u32::try_from(COUNTS.len()).unwrap();
-        if began.0.elapsed() > due
+        let changes = u32::try_from(COUNTS.len() - counts.len()).unwrap();
+        if began.elapsed() > during() * changes / u32::try_from(COUNTS.len()).unwrap()
             && let Some(count) = counts.next()
         {
             fleet.change_count(*count).await;
@@ -174,10 +208,11 @@ async fn no_machine_has_two_owners_or_none_for_long() {
             reclaimed.insert(machine);
         }
     }
-    let (faults, ended) = (fleet.started, Timestamp::now());
+    hours.rest().await;
     let others = |name: &str| if reclaimed.contains(name) { "Disabled" } else { "Inactive" };
-    let settled = settle(&world, offset, |now| open(now, &reclaimed), others).await;
-    println!("{faults} processes, {} reclaims, settled {settled:.1?} after the last fault", reclaimed.len());
+    let settled = settle(&world, hours.offset, |now| open(now, &reclaimed), others).await;
+    let (processes, reclaims) = (fleet.started, reclaimed.len());
+    println!("{processes} processes, {reclaims} reclaims, settled {settled:.1?} after the last fault");
     for (_, controller) in &fleet.running {
         end(controller).await;
     }
@@ -185,7 +220,7 @@ async fn no_machine_has_two_owners_or_none_for_long() {
     let timeline = Timeline::read(&world, since, lease());
     print!("{}", timeline.show());
     println!("{} writes, each by the holder of its slot", timeline.check());
-    let latest = lateness(&timeline, offset, (began.1, ended), &reclaimed);
+    let latest = lateness(&timeline, &hours, &reclaimed);
     let bound = Duration::from_secs(lease()[0] + 5);
     println!("the latest transition began {latest:.1?} after its boundary, {bound:?} are allowed");
     assert!(latest < bound);
@@ -193,38 +228,25 @@ async fn no_machine_has_two_owners_or_none_for_long() {
 
 /// How long after a boundary the first thing was done about a machine that it concerns, at the longest: something was
 /// made, the Node cordoned or opened, or the Machine told. What is only written down does not count.
-fn lateness(
-    timeline: &Timeline,
-    offset: SignedDuration,
-    (from, to): (Timestamp, Timestamp),
-    reclaimed: &BTreeSet<String>,
-) -> Duration {
+fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) -> Duration {
     let (mut latest, mut counted) = (SignedDuration::ZERO, 0);
-    let first = from + offset;
-    let mut boundary =
-        first - SignedDuration::from_secs(first.as_second() % 60) + SignedDuration::from_mins(1);
-    while boundary - offset < to {
-        let at = boundary - offset;
-        // Whole seconds: the machine's clock and ours differ by less.
-        let before = boundary - SignedDuration::from_secs(1);
-        let flips =
-            |number: &usize| schedule(*number).is_active(before) != schedule(*number).is_active(boundary);
+    let second = SignedDuration::from_secs(1);
+    for (hour, at) in &hours.struck {
+        let flips = |number: &usize| {
+            schedule(*number).is_active(*hour - second) != schedule(*number).is_active(*hour)
+        };
         for machine in (0..MACHINES).filter(flips).map(name).filter(|name| !reclaimed.contains(name)) {
-            let written = |deed: &&crate::timeline::Deed| {
-                deed.machine == machine
-                    && deed.moves
-                    && deed.done
-                    && deed.at >= at - SignedDuration::from_secs(1)
+            // Its clock and ours differ by less than a second.
+            let concerns =
+                |deed: &&Deed| deed.machine == machine && deed.moves && deed.done && deed.at >= *at - second;
+            let Some(deed) = timeline.deeds.iter().find(concerns) else {
+                panic!("nothing was done about {machine} after {at}");
             };
-            let Some(deed) = timeline.deeds.iter().find(written) else {
-                panic!("{machine} was not written to after {at}");
-            };
-            latest = latest.max(deed.at.duration_since(at));
+            latest = latest.max(deed.at.duration_since(*at));
             counted += 1;
         }
-        boundary += SignedDuration::from_mins(1);
     }
-    println!("{counted} transitions");
+    println!("{counted} transitions at {} boundaries", hours.struck.len());
     assert!(counted > 0);
     Duration::try_from(latest).unwrap_or_default()
 }

@@ -97,7 +97,17 @@ impl Operator {
             .arg(&folder)
             .arg(env!("CARGO_BIN_EXE_5spot-fleet-operator"))
             .args(["--metrics-addr=127.0.0.1:0", "--rollup-interval=1s"])
-            .args(["--cluster-id", CLUSTER, "--shard-addr", shard, "--pod-name", name, "--kubeconfig"])
+            .args([
+                "--cluster-id",
+                CLUSTER,
+                "--shard-addr",
+                shard,
+                "--pod-name",
+                name,
+                "--pod-uid",
+                name,
+                "--kubeconfig",
+            ])
             .arg(&kubeconfig)
             .args(args)
             .env("RUST_LOG", "info,fivespot_fleet=debug")
