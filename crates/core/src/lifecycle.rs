@@ -269,7 +269,7 @@ pub fn decide(
     let given = Given { now, orders, wish, observed, reclaim: reclaim.as_ref() };
     let mut decision = match (turn, given.reclaim) {
         (Turn::Begins, Some(reclaim)) => eject::begin(given, reclaim),
-        (Turn::Released, _) => eject::release(given),
+        (Turn::Released, _) => eject::release(given, clears),
         (Turn::Begins | Turn::None, _) => given.go_on(clears, notes),
     };
     given.tell_of_schedule(&mut decision);

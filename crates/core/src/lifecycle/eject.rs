@@ -40,14 +40,12 @@ pub(super) enum Turn {
 /// Judges requests and releases, before anything else is decided.
 pub(super) fn judge(now: Timestamp, orders: &super::Orders, observed: &Observed) -> Verdict {
     let calls = &orders.reclaim;
-    let own = own_node(observed);
     let mut last = observed.memory.reclaim.clone();
-    // A request that still stands is taken off first: it was answered, and must not begin the next eject.
-    let is_asked = calls.request.is_some() || own.is_some_and(|(_, node)| node.request.is_some());
-    let is_released = |last: &Reclaim| !is_asked && reclaim::is_released(last, calls, orders.enabled);
-    if let Some(held) = last.as_mut().filter(|last| is_released(last)) {
+    if let Some(held) = last.as_mut().filter(|last| reclaim::is_released(last, calls, orders.enabled)) {
         *held = reclaim::over(held);
-        return Verdict { reclaim: last, turn: Turn::Released, clears: Vec::new(), notes: Vec::new() };
+        // One that still stands was answered, and must not begin the next eject. One on a Node is known by its time.
+        let clears = calls.request.iter().map(|_| Action::ClearOwnRequest).collect();
+        return Verdict { reclaim: last, turn: Turn::Released, clears, notes: Vec::new() };
     }
     let stage = last.as_ref().map_or(Stage::Over, Reclaim::stage);
     let mut verdict = Verdict { reclaim: last, turn: Turn::None, clears: Vec::new(), notes: Vec::new() };
@@ -55,6 +53,7 @@ pub(super) fn judge(now: Timestamp, orders: &super::Orders, observed: &Observed)
     if orders.deletion.is_some() || stage == Stage::UnderWay {
         return verdict;
     }
+    let own = own_node(observed);
     if let Some((machine, node)) = own
         && let Some(request) = &node.request
     {
@@ -123,9 +122,10 @@ pub(super) fn begin(given: Given<'_>, reclaim: &Reclaim) -> Decision {
 }
 
 /// The hold is released. What follows from it follows in the next pass.
-pub(super) fn release(given: Given<'_>) -> Decision {
+pub(super) fn release(given: Given<'_>, clears: Vec<Action>) -> Decision {
     let memory = &given.observed.memory;
-    Decision { shutdown: memory.shutdown.clone(), ..given.rest(memory.phase.unwrap_or(Phase::Disabled)) }
+    let rest = given.rest(memory.phase.unwrap_or(Phase::Disabled));
+    Decision { shutdown: memory.shutdown.clone(), actions: clears, ..rest }
 }
 
 /// The words of the request, or that it has none.
