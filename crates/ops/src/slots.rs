@@ -181,7 +181,7 @@ impl Keeper {
             self.carry_out(writes).await;
         }
         if !released.is_empty() {
-            tracing::info!(slots = ?released, "released");
+            tracing::info!(slots = ?Vec::from_iter(released), "released");
         }
     }
 

@@ -110,7 +110,7 @@ impl Agent {
             .unwrap();
         let agent = Self { wrapper, folder };
         let began = Instant::now();
-        while !agent.log().contains("listening") {
+        while !(agent.log().contains("listening") && agent.folder.path().join("pid").exists()) {
             let is_slow = began.elapsed() > PATIENCE;
             assert!(!is_slow && !agent.has_failed(), "the agent does not start:\n{}", agent.log());
             std::thread::sleep(Duration::from_millis(10));

@@ -132,7 +132,7 @@ impl Controller {
             .unwrap();
         let controller = Self { wrapper, folder };
         let began = Instant::now();
-        while !controller.log().contains("listening") {
+        while !(controller.log().contains("listening") && controller.folder.join("pid").exists()) {
             assert!(began.elapsed() < PATIENCE, "the controller does not start:\n{}", controller.log());
             std::thread::sleep(Duration::from_millis(20));
         }
