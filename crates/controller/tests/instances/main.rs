@@ -32,9 +32,9 @@ async fn plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
 }
 
 /// How long Leases last, in seconds: until others respect them no more, until their holder believes in them no more, and
-/// between renewals. As shipped where there is time for it.
+/// between renewals. As shipped, but for the last: it is how late others see the last renewal of one who dies.
 const fn lease() -> [u64; 3] {
-    [15, 10, 2]
+    [15, 10, 1]
 }
 
 /// The same, but everything sooner.
