@@ -385,7 +385,9 @@ impl Slots {
         writes
     }
 
-    /// A slot to ask for: our own, if its holder prefers another; without one of our own, one of whoever has most.
+    /// A slot to ask for: our own, if its holder prefers another; without one of our own, one of whoever has most. Never
+    /// one that somebody has asked for: a holder that frees it would find another version than he decided on, keep it,
+    /// and be asked again.
     fn wish(&self, now: Moment) -> Option<u32> {
         let asks =
             |slot: u32| self.known.get(&slot).and_then(|known| known.found.record.wanted_by.as_deref());
@@ -396,7 +398,7 @@ impl Slots {
         if let Some(own) = self.me.own {
             let holder = others.iter().find(|(slot, _)| *slot == own).map(|(_, holder)| holder);
             match holder {
-                Some(holder) if holder.own != Some(own) => return Some(own),
+                Some(holder) if holder.own != Some(own) => return asks(own).is_none().then_some(own),
                 // Another has the same number: as good as none.
                 Some(_) => {}
                 None => return None,
