@@ -30,13 +30,24 @@ pub(super) fn enter(given: Given<'_>, intent: &Intent) -> Decision {
     }
     match observed.machine.ours() {
         Some(machine) if machine.object.deleting_since.is_some() => wait_for(given, "the old Machine"),
-        // The Machine was made for an infrastructure object that hung: both go, and all is made anew.
-        Some(machine) if leave::goes_with_infrastructure(given, machine) => {
-            leave::leave(given, Cause::WindowClosed)
-        }
+        // All is made anew.
+        Some(machine) if is_of_no_use(given, machine) => leave::leave(given, Cause::WindowClosed),
         Some(machine) => join(given, intent, machine),
         None => create(given),
     }
+}
+
+/// Whether no Node will ever join through a Machine that has none: its infrastructure object is gone, or it was made
+/// only to let that go, since it is younger than the end of it.
+fn is_of_no_use(given: Given<'_>, machine: &Machine) -> bool {
+    let is_of_no_use = match &given.observed.infrastructure {
+        Presence::Absent(certainty) => *certainty == Certainty::Confirmed,
+        Presence::Ours(object) => {
+            object.deleting_since.is_some_and(|since| since < machine.object.created_at)
+        }
+        Presence::Foreign(_) | Presence::NotServed(_) => false,
+    };
+    is_of_no_use && machine.node_name.is_none()
 }
 
 /// Something only a person can mend.

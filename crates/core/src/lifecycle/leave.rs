@@ -329,18 +329,6 @@ pub(super) fn hangs(given: Given<'_>) -> bool {
     object.and_then(|object| hangs_at(given, object)).is_some_and(|at| at <= given.now)
 }
 
-/// Whether a Machine was made only to let an infrastructure object go: it has no Node, and it is younger than the end
-/// of that object, or that object is gone and what was last remembered is an exit.
-pub(super) fn goes_with_infrastructure(given: Given<'_>, machine: &Machine) -> bool {
-    if machine.node_name.is_some() {
-        return false;
-    }
-    match given.observed.infrastructure.ours() {
-        None => matches!(given.observed.memory.phase, Some(Phase::ShuttingDown | Phase::EmergencyRemove)),
-        Some(object) => object.deleting_since.is_some_and(|since| since < machine.object.created_at),
-    }
-}
-
 /// A Machine that was made for an infrastructure object that hangs is of no help before Cluster API has taken both
 /// up: deleted earlier it is gone at once, and all begins again. By this time it has had its chance.
 fn taken_up_by(given: Given<'_>, machine: &Machine) -> Option<Timestamp> {

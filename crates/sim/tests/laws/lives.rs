@@ -91,6 +91,9 @@ fn known_ends() -> Vec<(&'static str, Life)> {
     let patient = [deleted, Pass, Pass, paused, Pass, Pass, Seconds(601), Pass];
     let walks_away = [Crash(3), Boundary, provider, Pass, Boundary, deleted, Pass];
     let rumour = [Boundary, Pass, Boundary, Crash(4), watch, strip, Boundary, Pass, Pass];
+    let gone = By(User::Cluster(false));
+    let forgotten = [By(User::DeleteMachine), Pass, Seconds(60), Pass, provider, Boundary, gone, Pass];
+    let forgotten = [&[Pass, provider, Boundary], &forgotten[..], &[By(User::Cluster(true))]].concat();
     let unseen = [Pass, Act(Actor::ClusterApi), Boundary, Pass, Pass, Boundary, strip_all];
     vec![
         ("nothing is made beside an old Machine that no watch has", simple("nothing", &unseen)),
@@ -104,6 +107,7 @@ fn known_ends() -> Vec<(&'static str, Life)> {
             "a Machine made for what hung goes, also if the window opens meanwhile",
             simple("provider objects only", &slow),
         ),
+        ("the same, also if its exit is forgotten while the Cluster is away", simple("nothing", &forgotten)),
         (
             "a kill switch that is taken back leaves the exit urgent",
             simple("nothing", &[Pass, OFF, Pass, Pass, KILL, Pass, SPARE]),

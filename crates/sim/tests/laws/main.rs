@@ -139,14 +139,9 @@ fn lives_that_went_wrong_once_go_well() {
     none(&lives::known().into_iter().filter_map(problem).collect::<Vec<_>>());
 }
 
-/// A life has hundreds of decisions: as many lives as there are cases elsewhere would take hours.
-fn cases() -> u32 {
-    ProptestConfig::default().cases.min(4000)
-}
-
 proptest! {
     // A life that fails is printed whole, and goes to `lives::known` once it is understood.
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_life_breaks_a_rule_and_each_ends_as_it_should(life in lives::life()) {
