@@ -2,6 +2,7 @@
 
 use crate::harness::{OPEN, World, is, message};
 use crate::stage::{own_world, scenarios, world};
+use fivespot_api::ScheduledMachine;
 use fivespot_testenv::{Fault, eventually};
 use kube::api::{DeleteParams, DynamicObject, PostParams};
 use serde_json::json;
@@ -12,6 +13,7 @@ scenarios![
     a_machine_of_our_name_that_is_not_ours_is_left_alone,
     deletion_leaves_a_machine_alone_that_is_not_ours,
     infrastructure_that_vanishes_is_shown_and_made_anew,
+    infrastructure_that_vanishes_before_anything_joined_needs_nobody,
     a_deep_spec_is_handled_and_blinds_nobody,
 ];
 
@@ -131,6 +133,19 @@ async fn infrastructure_that_vanishes_is_shown_and_made_anew() {
     world.capi_machines().delete("hollow", &DeleteParams::default()).await.unwrap();
     world.until_phase("hollow", "Active").await;
     assert_ne!(world.uid("hollow").await, uid);
+}
+
+async fn infrastructure_that_vanishes_before_anything_joined_needs_nobody() {
+    let world = world().await;
+    world.hosts.set("empty", Fault::NeverJoins);
+    world.create("empty", OPEN, |_| {}).await;
+    let is_made = |it: &ScheduledMachine| it.status.as_ref().is_some_and(|it| it.machine_ref.is_some());
+    world.until("empty", "made", is_made).await;
+    let uid = world.uid("empty").await;
+    world.objects("RemoteMachine").delete("empty", &DeleteParams::default()).await.unwrap();
+    world.hosts.reset("empty");
+    world.until_phase("empty", "Active").await;
+    assert_ne!(world.uid("empty").await, uid);
 }
 
 /// Readers of JSON give up at a depth of 128, and a watch that gives up shows nobody any more. The simulated hosts of
