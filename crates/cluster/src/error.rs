@@ -10,12 +10,12 @@ pub(crate) const CALL: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The server refused, or could not be reached.
-    #[error("could not {what}: {}", describe(source))]
+    #[error("could not {what}: {}", describe(answer))]
     Api {
         /// What was tried.
         what: String,
         /// The answer.
-        source: Box<kube::Error>,
+        answer: Box<kube::Error>,
     },
     /// No answer.
     #[error("could not {what}: no answer within {} s", CALL.as_secs())]
@@ -57,8 +57,8 @@ pub enum Retry {
 }
 
 impl Error {
-    pub(crate) fn api(what: impl Into<String>, source: kube::Error) -> Self {
-        Self::Api { what: what.into(), source: Box::new(source) }
+    pub(crate) fn api(what: impl Into<String>, answer: kube::Error) -> Self {
+        Self::Api { what: what.into(), answer: Box::new(answer) }
     }
 
     /// When to try again.
@@ -66,7 +66,7 @@ impl Error {
         match self {
             Self::Changed { .. } | Self::NotHolder { .. } => Retry::Soon,
             Self::Timeout { .. } | Self::Unreadable { .. } => Retry::Later,
-            Self::Api { source, .. } => match code(source) {
+            Self::Api { answer, .. } => match code(answer) {
                 Some(400 | 403 | 404 | 405 | 422) => Retry::Refused,
                 Some(_) | None => Retry::Later,
             },
@@ -84,7 +84,7 @@ impl Error {
             Self::Timeout { .. } => "timeout",
             Self::Unreadable { .. } => "unreadable",
             Self::NotHolder { .. } => "not_holder",
-            Self::Api { source, .. } => match code(source) {
+            Self::Api { answer, .. } => match code(answer) {
                 Some(403) => "forbidden",
                 Some(code) if code >= 500 => "server",
                 Some(_) => "refused",
@@ -96,7 +96,7 @@ impl Error {
     /// The status code of the answer, if there was one.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {
-            Self::Api { source, .. } => code(source),
+            Self::Api { answer, .. } => code(answer),
             Self::Timeout { .. }
             | Self::Changed { .. }
             | Self::Unreadable { .. }
@@ -116,7 +116,7 @@ impl Error {
     /// Whether the server said that there is no such object, and not that there is no such kind.
     pub(crate) fn is_absent(&self) -> bool {
         match self {
-            Self::Api { source, .. } => match source.as_ref() {
+            Self::Api { answer, .. } => match answer.as_ref() {
                 kube::Error::Api(status) => status.code == 404 && has_name(status),
                 _ => false,
             },
@@ -128,8 +128,8 @@ impl Error {
     pub(crate) fn is_silence(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
-            Self::Api { source, .. } => {
-                !matches!(source.as_ref(), kube::Error::Api(_) | kube::Error::SerdeError(_))
+            Self::Api { answer, .. } => {
+                !matches!(answer.as_ref(), kube::Error::Api(_) | kube::Error::SerdeError(_))
             }
             Self::Changed { .. } | Self::Unreadable { .. } | Self::NotHolder { .. } => false,
         }
@@ -138,8 +138,8 @@ impl Error {
     /// Whether what a write named as still true was not: the version or the identity of the object, or a test of a
     /// JSON patch. An admission policy answers with the same code, but names the object.
     pub(crate) fn is_race(&self) -> bool {
-        let Self::Api { source, .. } = self else { return false };
-        let kube::Error::Api(status) = source.as_ref() else { return false };
+        let Self::Api { answer, .. } = self else { return false };
+        let kube::Error::Api(status) = answer.as_ref() else { return false };
         let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
         match status.code {
             404 | 409 => true,
@@ -162,6 +162,9 @@ const NO_STATUS: &str = "Failed to parse error data";
 /// The server's own words, or the innermost cause: the layers between say nothing to a reader.
 pub(crate) fn describe(error: &kube::Error) -> String {
     if let kube::Error::Api(status) = error {
+        if status.code == 404 && !has_name(status) {
+            return "the server does not serve this kind (404): what defines it is not installed".to_owned();
+        }
         // Whoever may write a kubeconfig chooses the server: what it says is shown only if it is a Kubernetes error.
         if status.reason == NO_STATUS {
             return format!("the server answered {} and no Kubernetes error", status.code);

@@ -132,7 +132,7 @@ async fn get<T: serde::de::DeserializeOwned>(
     let request = http::Request::get(path).body(Vec::new());
     let request = request.map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
     match call(what, client.request::<T>(request)).await {
-        Err(Error::Api { source, .. }) if code(&source) == Some(404) => Ok(None),
+        Err(Error::Api { answer, .. }) if code(&answer) == Some(404) => Ok(None),
         answer => answer.map(Some),
     }
 }

@@ -81,6 +81,16 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     for entry in ours {
         assert!(["get", "list", "watch"].contains(&entry.verb.as_str()), "{entry:?}");
     }
+
+    kubectl(&["delete", "crd", "scheduledmachines.5spot.finos.org"], "");
+    check(
+        &plane,
+        &["get"],
+        &expect![[r#"
+        5spot: could not read ScheduledMachines: the server does not serve this kind (404): what defines it is not installed
+        exit 2
+    "#]],
+    );
 }
 
 /// Each machine, as the controller would see it.
