@@ -1,14 +1,17 @@
 //! Everything at once: kills, stops, ends, and counts that change, while windows open and close and owners want their
 //! machines back.
 
-use crate::harness::{CLOSED, Controller, OPEN};
+use crate::harness::{CLOSED, Controller, OPEN, World};
 use crate::settled::{Dice, settle};
 use crate::timeline::{Deed, Timeline};
 use crate::wall_clock::Clock;
 use crate::{end, lease, plane, start, worlds};
+use fivespot_api::ScheduledMachine;
 use fivespot_core::schedule::{Cron, Rule, Schedule};
 use fivespot_testenv::{ControlPlane, eventually, is_proof};
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use kube::api::ListParams;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -80,21 +83,17 @@ impl Fleet {
         }
     }
 
-    /// Waits until every slot is held, and what was left undone in it is done: no instance can help a machine whose owner
-    /// is killed as soon as it has taken over from one that was killed.
-    async fn rest(&self) {
-        let held = || -> BTreeSet<String> {
-            let slots = |(_, controller): &(u32, Controller)| {
-                let text = controller.http("/metrics").1;
-                let held = text.lines().filter(|line| line.ends_with(" 1"));
-                held.filter_map(|line| line.strip_prefix("fivespot_slot_held").map(str::to_owned))
-                    .collect::<Vec<_>>()
-            };
-            self.running.iter().flat_map(slots).collect()
+    /// Waits until each instance holds the slot that it prefers, and what was left undone is begun (`seen`): nobody can
+    /// help a machine whose owner is killed as soon as it has taken over from one that was killed.
+    async fn rest(&self, seen: impl AsyncFn() -> bool) {
+        let is_at_home = |(own, controller): &(u32, Controller)| {
+            let text = controller.http("/metrics").1;
+            let held = text.lines().filter(|line| line.starts_with("fivespot_slot_held"));
+            let held: Vec<&str> = held.filter(|line| line.ends_with(" 1")).collect();
+            held == [format!("fivespot_slot_held{{slot=\"{own}\"}} 1")]
         };
-        let count = usize::try_from(self.count).unwrap();
-        eventually("every slot is held", async || held().len() == count).await;
-        tokio::time::sleep(Duration::from_secs(2)).await;
+        eventually("each holds its own slot", async || self.running.iter().all(is_at_home)).await;
+        eventually("every machine has heard of the last hour", seen).await;
     }
 
     async fn disturb(&mut self, dice: &mut Dice) {
@@ -155,6 +154,18 @@ impl Hours {
         self.struck.push((next, next - self.offset));
     }
 
+    /// Whether every machine that nobody has taken back knows whether its window is open.
+    async fn are_heard(&self, world: &World, reclaimed: &BTreeSet<String>) -> bool {
+        let machines = world.machines().list(&ListParams::default()).await.unwrap();
+        let open = open(Timestamp::now() + self.offset, reclaimed);
+        let has_heard = |machine: &ScheduledMachine| {
+            let (name, status) = (machine.name_any(), machine.status.as_ref());
+            reclaimed.contains(&name)
+                || status.and_then(|status| status.in_schedule) == Some(open.contains(&name))
+        };
+        machines.iter().all(has_heard)
+    }
+
     /// Returns when the last hour has struck.
     async fn rest(&self) {
         let wait = self.struck.last().map(|(_, at)| at.duration_since(Timestamp::now()));
@@ -195,13 +206,13 @@ async fn no_machine_has_two_owners_or_none_for_long() {
     while began.elapsed() < during() {
         hours.strike();
         fleet.disturb(&mut dice).await;
-        fleet.rest().await;
+        fleet.rest(async || hours.are_heard(&world, &reclaimed).await).await;
         let changes = u32::try_from(COUNTS.len() - counts.len()).unwrap();
         if began.elapsed() > during() * changes / u32::try_from(COUNTS.len()).unwrap()
             && let Some(count) = counts.next()
         {
             fleet.change_count(*count).await;
-            fleet.rest().await;
+            fleet.rest(async || hours.are_heard(&world, &reclaimed).await).await;
         }
         if let Some(machine) = always.next() {
             world.ask_back(&machine).await;
@@ -229,7 +240,7 @@ async fn no_machine_has_two_owners_or_none_for_long() {
 /// How long after a boundary the first thing was done about a machine that it concerns, at the longest: something was
 /// made, the Node cordoned or opened, or the Machine told. What is only written down does not count.
 fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) -> Duration {
-    let (mut latest, mut counted) = (SignedDuration::ZERO, 0);
+    let (mut latest, mut counted) = ((SignedDuration::ZERO, String::new()), 0);
     let second = SignedDuration::from_secs(1);
     for (hour, at) in &hours.struck {
         let flips = |number: &usize| {
@@ -242,11 +253,11 @@ fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) ->
             let Some(deed) = timeline.deeds.iter().find(concerns) else {
                 panic!("nothing was done about {machine} after {at}");
             };
-            latest = latest.max(deed.at.duration_since(*at));
+            latest = latest.max((deed.at.duration_since(*at), format!("{at}: {deed:?}")));
             counted += 1;
         }
     }
-    println!("{counted} transitions at {} boundaries", hours.struck.len());
+    println!("{counted} transitions at {} boundaries; the latest of {}", hours.struck.len(), latest.1);
     assert!(counted > 0);
-    Duration::try_from(latest).unwrap_or_default()
+    Duration::try_from(latest.0).unwrap_or_default()
 }
