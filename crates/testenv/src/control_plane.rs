@@ -219,6 +219,16 @@ impl ControlPlane {
         self.supervisor.kill(name)
     }
 
+    /// A kubeconfig of the management cluster with a token of a ServiceAccount in `5spot-system`, good for a day.
+    pub fn account_kubeconfig(&self, account: &str) -> Result<String, Error> {
+        let kubectl = |args: &[&str]| self.kubectl(self.management(), args, "");
+        let token = kubectl(&["-n", "5spot-system", "create", "token", account, "--duration=24h"])?;
+        let admin = kubectl(&["config", "view", "--raw", "-o", "json"])?;
+        let mut config: Value = serde_json::from_str(&admin).map_err(Error::api("read the kubeconfig"))?;
+        config["users"][0]["user"] = json!({"token": token.trim()});
+        Ok(config.to_string())
+    }
+
     /// Runs kubectl on a cluster, with `input` on its standard input, and returns what it printed.
     pub fn kubectl(&self, cluster: &Cluster, args: &[&str], input: &str) -> Result<String, Error> {
         let what = || format!("run kubectl {}", args.join(" "));

@@ -17,6 +17,7 @@ mod build;
 mod cluster_api;
 mod control_plane;
 mod crds;
+mod daemon;
 mod error;
 mod hosts;
 mod kubeconfig;
@@ -35,8 +36,9 @@ pub use control_plane::{
     Cluster, ControlPlane, Options, Topology, eventually, is_proof, share, shared, shared_with_cluster_api,
 };
 pub use crds::{cluster_api_crds, k0smotron_crds};
+pub use daemon::Daemon;
 pub use error::Error;
 pub use hosts::{Behaviour, Core, Fault, Hosts};
-pub use kubeconfig::Identity;
+pub use kubeconfig::{Identity, anonymous_kubeconfig};
 pub use programs::build_programs;
 pub use servers::Servers;

@@ -6,9 +6,11 @@
     reason = "helpers of tests: the line that fails is the message"
 )]
 
+use fivespot_testenv::Daemon;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
+use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -61,16 +63,20 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// An agent. It ends with this value, and with the process of the test in any case.
+/// An agent.
 pub(crate) struct Agent {
-    wrapper: Child,
-    folder: TempDir,
+    daemon: Daemon,
+    /// Its configuration and its log.
+    _folder: TempDir,
 }
 
-/// Ends the agent when nobody holds the other end of its input any more.
-const WRAPPER: &str = r#"folder=$1; shift
-"$@" </dev/null >/dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
-cat >/dev/null; kill -9 "$!" 2>/dev/null; wait"#;
+impl Deref for Agent {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.daemon
+    }
+}
 
 pub(crate) fn binary() -> &'static str {
     env!("CARGO_BIN_EXE_5spot-reclaim-agent")
@@ -99,41 +105,10 @@ impl Agent {
     }
 
     pub(crate) fn start(folder: TempDir, prefix: &[&str], args: &[&str]) -> Self {
-        let wrapper = Command::new("sh")
-            .args(["-c", WRAPPER, "agent"])
-            .arg(folder.path())
-            .args(prefix)
-            .args([binary(), "--health-port=0"])
-            .args(args)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let agent = Self { wrapper, folder };
-        let began = Instant::now();
-        while !(agent.log().contains("listening") && agent.folder.path().join("pid").exists()) {
-            let is_slow = began.elapsed() > PATIENCE;
-            assert!(!is_slow && !agent.has_failed(), "the agent does not start:\n{}", agent.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        agent
-    }
-
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        fs::read_to_string(self.folder.path().join("pid")).unwrap().trim().parse().unwrap()
-    }
-
-    /// Whether it has said why it ends.
-    fn has_failed(&self) -> bool {
-        self.log().contains(" ERROR ")
-    }
-
-    pub(crate) fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.pid().to_string()]).status().unwrap();
-        assert!(status.success());
+        let daemon = Daemon::start(folder.path(), |command| {
+            command.args(prefix).args([binary(), "--health-port=0"]).args(args);
+        });
+        Self { daemon, _folder: folder }
     }
 
     /// Whether a line tells of this pattern.
@@ -165,31 +140,20 @@ impl Agent {
 
     /// What an HTTP path answers: status and text.
     pub(crate) fn http(&self, path: &str) -> (u16, String) {
-        let log = self.log();
-        let port = log.split("port=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
-        let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let status = text.split_whitespace().nth(1).unwrap().parse().unwrap();
-        (status, text.split_once("\r\n\r\n").unwrap().1.to_owned())
+        self.daemon.http("port", path)
     }
 }
 
 impl Drop for Agent {
     fn drop(&mut self) {
         // Asked first, so that it unsubscribes.
-        if let Ok(pid) = fs::read_to_string(self.folder.path().join("pid")) {
-            let _ = Command::new("kill").args(["-TERM", pid.trim()]).stderr(Stdio::null()).status();
-            let stat = format!("/proc/{}/stat", pid.trim());
-            let runs = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
-            let began = Instant::now();
-            while runs() && began.elapsed() < Duration::from_secs(5) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+        if self.runs() {
+            self.signal("-TERM");
         }
-        drop(self.wrapper.stdin.take());
-        let _ = self.wrapper.wait();
+        let began = Instant::now();
+        while self.runs() && began.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

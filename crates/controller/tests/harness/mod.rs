@@ -7,15 +7,15 @@
 )]
 
 use fivespot_api::{ScheduledMachine, ScheduledMachineStatus, names};
-use fivespot_testenv::{Behaviour, ControlPlane, Core, Hosts, create_cluster};
+use fivespot_testenv::{Behaviour, ControlPlane, Core, Daemon, Hosts, anonymous_kubeconfig, create_cluster};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -53,16 +53,16 @@ pub(crate) fn install(plane: &ControlPlane) {
     });
 }
 
-/// A controller process. It ends with this value, and with the process of the test in any case.
-pub(crate) struct Controller {
-    wrapper: Child,
-    folder: PathBuf,
-}
+/// A controller process.
+pub(crate) struct Controller(Daemon);
 
-/// Ends the controller when nobody holds the other end of its input any more.
-const WRAPPER: &str = r#"folder=$1; shift
-"$@" </dev/null 2>>"$folder/log" & echo $! >"$folder/pid.tmp"; mv "$folder/pid.tmp" "$folder/pid"
-cat >/dev/null; kill -9 "$!" 2>/dev/null; wait"#;
+impl Deref for Controller {
+    type Target = Daemon;
+
+    fn deref(&self) -> &Daemon {
+        &self.0
+    }
+}
 
 impl Controller {
     /// Starts it under the ServiceAccount that is shipped with it.
@@ -78,13 +78,7 @@ impl Controller {
 
     /// Starts it on a server that asks nobody who he is.
     pub(crate) fn start_through(plane: &ControlPlane, name: &str, url: &str, args: &[&str]) -> Self {
-        let kubeconfig = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "a",
-            "clusters": [{"name": "a", "cluster": {"server": url}}],
-            "users": [{"name": "a", "user": {}}],
-            "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-        });
-        Self::launch(plane, name, &kubeconfig.to_string(), &pod(name), args, &[])
+        Self::launch(plane, name, &anonymous_kubeconfig(url), &pod(name), args, &[])
     }
 
     /// Starts it under its ServiceAccount, with another port of this machine as its only way to the server.
@@ -111,67 +105,26 @@ impl Controller {
     ) -> Self {
         let folder = plane.management().kubeconfig_path().with_file_name(format!("controller-{name}"));
         fs::create_dir_all(&folder).unwrap();
-        let _ = fs::remove_file(folder.join("pid"));
-        let _ = fs::remove_file(folder.join("log"));
         let kubeconfig = folder.join("kubeconfig");
         fs::write(&kubeconfig, config).unwrap();
-        let wrapper = Command::new("sh")
-            .args(["-c", WRAPPER, "controller"])
-            .arg(&folder)
-            .arg(env!("CARGO_BIN_EXE_5spot-controller"))
-            .args(["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0"])
-            .arg("--kubeconfig")
-            .arg(&kubeconfig)
-            .args(identity)
-            .args(args)
-            .env_remove("POD_NAME")
-            .env_remove("POD_UID")
-            .envs(env.iter().copied())
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let controller = Self { wrapper, folder };
-        let began = Instant::now();
-        while !(controller.log().contains("listening") && controller.folder.join("pid").exists()) {
-            assert!(began.elapsed() < PATIENCE, "the controller does not start:\n{}", controller.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        controller
-    }
-
-    pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
-    }
-
-    pub(crate) fn pid(&self) -> i32 {
-        fs::read_to_string(self.folder.join("pid")).unwrap().trim().parse().unwrap()
-    }
-
-    pub(crate) fn signal(&self, signal: &str) {
-        let status = Command::new("kill").args([signal, &self.pid().to_string()]).status().unwrap();
-        assert!(status.success());
-    }
-
-    /// Whether the process still runs.
-    pub(crate) fn runs(&self) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).unwrap_or_default();
-        let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
-        !matches!(state, None | Some('Z' | 'X'))
+        Self(Daemon::start(&folder, |command| {
+            command
+                .arg(env!("CARGO_BIN_EXE_5spot-controller"))
+                .args(["--listen-address=127.0.0.1", "--health-port=0", "--metrics-port=0"])
+                .arg("--kubeconfig")
+                .arg(&kubeconfig)
+                .args(identity)
+                .args(args)
+                .env_remove("POD_NAME")
+                .env_remove("POD_UID")
+                .envs(env.iter().copied());
+        }))
     }
 
     /// What an HTTP path answers: status and text.
     pub(crate) fn http(&self, path: &str) -> (u16, String) {
-        use std::io::{Read, Write};
-        let field = if path == "/metrics" { "metrics_port=" } else { "health_port=" };
-        let log = self.log();
-        let port = log.split(field).nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
-        let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        let mut text = String::new();
-        stream.read_to_string(&mut text).unwrap();
-        let status = text.split_whitespace().nth(1).unwrap().parse().unwrap();
-        let body = text.split_once("\r\n\r\n").unwrap().1.to_owned();
-        (status, body)
+        let field = if path == "/metrics" { "metrics_port" } else { "health_port" };
+        self.0.http(field, path)
     }
 }
 
@@ -180,21 +133,9 @@ fn pod(name: &str) -> [&str; 4] {
     ["--pod-name", name, "--pod-uid", name]
 }
 
-impl Drop for Controller {
-    fn drop(&mut self) {
-        drop(self.wrapper.stdin.take());
-        let _ = self.wrapper.wait();
-    }
-}
-
 /// A kubeconfig with a token of the controller's own account.
 pub(crate) fn service_account_kubeconfig(plane: &ControlPlane) -> String {
-    let kubectl = |args: &[&str]| plane.kubectl(plane.management(), args, "").unwrap();
-    let token = kubectl(&["-n", "5spot-system", "create", "token", "5spot-controller", "--duration=24h"]);
-    let admin = kubectl(&["config", "view", "--raw", "-o", "json"]);
-    let mut config: Value = serde_json::from_str(&admin).unwrap();
-    config["users"][0]["user"] = json!({"token": token.trim()});
-    config.to_string()
+    plane.account_kubeconfig("5spot-controller").unwrap()
 }
 
 /// A namespace with a Cluster, its hosts, and access to everything.

@@ -114,7 +114,7 @@ static CONTROLLER: OnceLock<Controller> = OnceLock::new();
 /// The folder of the control plane goes with it: what the controller said is kept for whoever looks into a failure.
 fn keep_log() -> String {
     let path = format!("{}/controller-{}.log", env!("CARGO_TARGET_TMPDIR"), crate::VERSION);
-    let log = CONTROLLER.get().map(Controller::log).unwrap_or_default();
+    let log = CONTROLLER.get().map(|controller| controller.log()).unwrap_or_default();
     std::fs::write(&path, log).map_or_else(|error| error.to_string(), |()| format!("see {path}"))
 }
 
