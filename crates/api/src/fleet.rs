@@ -19,6 +19,9 @@ use crate::schema::{Field, field, overlay};
 /// Requirements, spreads and taints of one object; more is a mistake, and a rollup carries all of them.
 const ITEMS: usize = 64;
 
+/// What an amount is.
+const AMOUNT: &str = "An amount, such as 2, 500m or 8Gi.";
+
 /// Values of one requirement.
 const VALUES: usize = 256;
 
@@ -259,6 +262,7 @@ fn available_table() -> Vec<Field> {
     let mut table = requirements(["spec.requirements", "spec.requirements[]", "spec.requirements[].values"]);
     table.extend([
         field("spec").required(&["resources", "cost"]),
+        field("spec.resources{}").says(AMOUNT),
         field("spec.requirements[].operator").one_of(&OPERATORS),
         field("spec.availability").one_of(&["None", "Low", "Medium", "High"]),
     ]);
@@ -269,6 +273,7 @@ fn request_table() -> Vec<Field> {
     let mut table = requirements(["spec.requirements", "spec.requirements[]", "spec.requirements[].values"]);
     table.extend([
         field("spec").required(&["resources", "priority"]),
+        field("spec.resources{}").says(AMOUNT),
         field("spec.requirements[].operator").one_of(&OPERATORS),
         field("spec.topologySpread").max_items(ITEMS),
         field("spec.topologySpread[]").required(&["topologyKey", "maxSkew", "whenUnsatisfiable"]),
@@ -282,6 +287,7 @@ fn request_table() -> Vec<Field> {
 fn upcoming_table() -> Vec<Field> {
     vec![
         field("spec").required(&["resources"]),
+        field("spec.resources{}").says(AMOUNT),
         field("spec.taints").max_items(ITEMS),
         field("status").required(&["phase"]),
         field("status.phase").one_of(&UPCOMING_PHASES),

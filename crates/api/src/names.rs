@@ -33,11 +33,14 @@ pub const FLEET_PROGRESS: &str = "5spot.finos.org/fleet-progress";
 /// BigFleet's label, or annotation, of a Node that says which machine of the fleet it is.
 pub const FLEET_MACHINE: &str = "bigfleet.lucy.sh/machine-id";
 
-/// Label of a pod that a drain by the fleet leaves alone, if its value is [`FLEET_DRAIN_SKIP`].
+/// Label of a pod that says what a drain by the fleet does about it.
 pub const FLEET_DRAIN: &str = "5spot.finos.org/fleet-drain";
 
-/// Value of [`FLEET_DRAIN`].
+/// Value of [`FLEET_DRAIN`]: it is left alone, and not waited for.
 pub const FLEET_DRAIN_SKIP: &str = "skip";
+
+/// Value of [`FLEET_DRAIN`]: it is not asked to go, and waited for until it has finished.
+pub const FLEET_DRAIN_WAIT: &str = "wait";
 
 /// Beginning of the name of the UpcomingNode of a machine.
 pub const UPCOMING_PREFIX: &str = "un-";

@@ -25,6 +25,11 @@ impl Field {
         self
     }
 
+    /// In the place of what the type says about itself.
+    pub(crate) fn says(self, text: &str) -> Self {
+        self.keyword("description", text)
+    }
+
     pub(crate) fn default(self, value: impl Into<Value>) -> Self {
         self.keyword("default", value)
     }

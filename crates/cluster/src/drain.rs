@@ -28,9 +28,12 @@ pub(crate) async fn pods(reached: &Reached, node: &str) -> Result<Vec<Pod>, Erro
 
 /// How pods are asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// As far as disruption budgets allow.
-    Evict,
+    Evict {
+        /// Seconds that the pod has to end, in the place of its own.
+        grace: Option<u32>,
+    },
     /// At once, whatever budgets say.
     Force,
 }
@@ -72,15 +75,18 @@ pub(crate) fn request(pod: &PodId, way: Way) -> Result<http::Request<Vec<u8>>, h
     let PodId { namespace, name, uid } = pod;
     let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
     let (method, path, body) = match way {
-        Way::Evict => (
-            http::Method::POST,
-            format!("{path}/eviction"),
-            json!({
+        Way::Evict { grace } => {
+            let mut options = json!({"preconditions": {"uid": uid}});
+            if let Some(grace) = grace {
+                options["gracePeriodSeconds"] = json!(grace);
+            }
+            let body = json!({
                 "apiVersion": "policy/v1", "kind": "Eviction",
                 "metadata": {"namespace": namespace, "name": name},
-                "deleteOptions": {"preconditions": {"uid": uid}},
-            }),
-        ),
+                "deleteOptions": options,
+            });
+            (http::Method::POST, format!("{path}/eviction"), body)
+        }
         Way::Force => (
             http::Method::DELETE,
             path,

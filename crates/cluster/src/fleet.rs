@@ -3,12 +3,14 @@
 //! One function for each request. Every write to an object that others write too names what it was decided on.
 
 use crate::cache::{Item, Key, Source, list_all};
-use crate::drain::{Way, read_answer, request};
+use crate::drain::{read_answer, request};
 use crate::error::{CALL, Error, call, describe};
 use crate::node::PodItem;
 use crate::parts::{MetaOnly, key_of};
 use fivespot_api::fleet::{AvailableCapacitySpec, UpcomingNode, UpcomingNodeSpec};
-use fivespot_api::names::{FLEET, FLEET_DRAIN, FLEET_DRAIN_SKIP, FLEET_PROGRESS, FLEET_RECLAIM};
+use fivespot_api::names::{
+    FLEET, FLEET_DRAIN, FLEET_DRAIN_SKIP, FLEET_DRAIN_WAIT, FLEET_PROGRESS, FLEET_RECLAIM,
+};
 use fivespot_core::drain::{Outcome, Pod, PodId};
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
@@ -21,6 +23,8 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
+
+pub use crate::drain::Way;
 
 /// Bytes of a note that the server accepts.
 const NOTE_BYTES: usize = 1024;
@@ -72,8 +76,21 @@ pub struct Guest {
     pub is_lossy: bool,
     /// Whether somebody must agree before it goes.
     pub has_finalizer: bool,
-    /// Whether its owner wants it left alone.
-    pub is_left_alone: bool,
+    /// Seconds that it may take to end.
+    pub grace: u32,
+    /// What its owner wants.
+    pub wish: Wish,
+}
+
+/// What the owner of a pod wants of a drain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing in particular.
+    Usual,
+    /// To be left alone.
+    Skip,
+    /// To be waited for until it has finished.
+    Wait,
 }
 
 /// A Node that its fleet takes back, or has taken.
@@ -103,6 +120,8 @@ pub enum About {
     Node(String, String),
     /// An UpcomingNode, by name and identity.
     Upcoming(String, String),
+    /// A pod.
+    Pod(PodId),
 }
 
 /// Something that a person may want to know.
@@ -239,10 +258,10 @@ impl Fleet {
         Ok(self.read::<Unread>(&format!("read DaemonSet {namespace}/{name}"), &path).await?.is_some())
     }
 
-    /// Asks a pod to go, as far as disruption budgets allow.
-    pub async fn evict(&self, pod: &PodId) -> Eviction {
+    /// Asks a pod to go.
+    pub async fn ask(&self, pod: &PodId, way: Way) -> Eviction {
         let refused = |why: String| Eviction::Answered(Outcome::Refused(why));
-        let request = match request(pod, Way::Evict) {
+        let request = match request(pod, way) {
             Ok(request) => request,
             Err(error) => return refused(error.to_string()),
         };
@@ -328,6 +347,15 @@ impl Fleet {
         let (api_version, kind, name, uid) = match about {
             About::Node(name, uid) => ("v1", "Node", name, uid),
             About::Upcoming(name, uid) => ("bigfleet.lucy.sh/v1alpha1", "UpcomingNode", name, uid),
+            About::Pod(pod) => ("v1", "Pod", &pod.name, &pod.uid),
+        };
+        let mut regarding = json!({"apiVersion": api_version, "kind": kind, "name": name, "uid": uid});
+        let namespace = match about {
+            About::Node(..) | About::Upcoming(..) => EVENTS,
+            About::Pod(pod) => {
+                regarding["namespace"] = json!(pod.namespace);
+                &pod.namespace
+            }
         };
         let mut hash = Sha256::new();
         for part in [uid.as_str(), told.reason, &told.key] {
@@ -342,7 +370,7 @@ impl Fleet {
         let body = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": id, "namespace": EVENTS},
+            "metadata": {"name": id, "namespace": namespace},
             "eventTime": format!("{now:.6}"),
             "reportingController": FLEET,
             "reportingInstance": self.instance,
@@ -350,10 +378,10 @@ impl Fleet {
             "reason": told.reason,
             "note": &told.text[..told.text.floor_char_boundary(NOTE_BYTES)],
             "type": if told.is_warning { "Warning" } else { "Normal" },
-            "regarding": {"apiVersion": api_version, "kind": kind, "name": name, "uid": uid},
+            "regarding": regarding,
         });
         let what = format!("send the event {}", told.reason);
-        let path = format!("/apis/events.k8s.io/v1/namespaces/{EVENTS}/events");
+        let path = format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
         match self.send::<Unread>(Write { what, method: Method::POST, path, kind: JSON, body: &body }).await {
             Err(error) if error.code() == Some(409) => Ok(()),
             answer => answer.map(drop),
@@ -437,11 +465,19 @@ struct Owner {
     controller: bool,
 }
 
-#[derive(Deserialize, Default)]
-#[serde(default)]
+#[derive(Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 struct PodSpec {
     priority: i32,
+    termination_grace_period_seconds: i64,
     volumes: Vec<Volume>,
+}
+
+impl Default for PodSpec {
+    fn default() -> Self {
+        // The server fills it in; this is what it fills in.
+        Self { priority: 0, termination_grace_period_seconds: 30, volumes: Vec::new() }
+    }
 }
 
 #[derive(Deserialize, Default)]
@@ -464,6 +500,11 @@ impl Item for Guest {
         // What has finished is put back by nobody.
         let has_finished = matches!(status.phase.as_str(), "Succeeded" | "Failed");
         pod.of_daemon_set &= !has_finished;
+        let wish = match metadata.labels.get(FLEET_DRAIN).map(String::as_str) {
+            Some(FLEET_DRAIN_SKIP) => Wish::Skip,
+            Some(FLEET_DRAIN_WAIT) if !has_finished => Wish::Wait,
+            Some(_) | None => Wish::Usual,
+        };
         let guest = Self {
             daemon_set: controller.as_ref().filter(|_| pod.of_daemon_set).map(|owner| owner.name.clone()),
             is_lossy: !has_finished
@@ -471,7 +512,9 @@ impl Item for Guest {
             pod,
             priority: spec.priority,
             has_finalizer: !metadata.finalizers.is_empty(),
-            is_left_alone: metadata.labels.get(FLEET_DRAIN).is_some_and(|value| value == FLEET_DRAIN_SKIP),
+            // What is negative counts as one, as for a kubelet.
+            grace: u32::try_from(spec.termination_grace_period_seconds.max(1)).unwrap_or(u32::MAX),
+            wish,
         };
         Ok((key, guest))
     }
@@ -513,6 +556,16 @@ mod tests {
             pod["metadata"]["finalizers"] = json!(["x/y"]);
             pod["metadata"]["labels"] = json!({"5spot.finos.org/fleet-drain": "skip"});
         });
-        assert!(scratch.is_lossy && scratch.has_finalizer && scratch.is_left_alone);
+        assert!(scratch.is_lossy && scratch.has_finalizer);
+        assert_eq!((scratch.wish, scratch.grace, plain.wish), (Wish::Skip, 30, Wish::Usual));
+        let job = |phase: &str| {
+            read(|pod| {
+                pod["spec"]["terminationGracePeriodSeconds"] = json!(600);
+                pod["metadata"]["labels"] = json!({"5spot.finos.org/fleet-drain": "wait"});
+                pod["status"]["phase"] = json!(phase);
+            })
+        };
+        assert_eq!((job("Running").wish, job("Running").grace), (Wish::Wait, 600));
+        assert_eq!(job("Succeeded").wish, Wish::Usual, "it has finished");
     }
 }

@@ -191,7 +191,7 @@ impl Shell {
             Action::SetTaints { node, change, record } => self.set_taints(pass, node, change, record).await,
             Action::Evict(pods) => {
                 let reached = self.reach(pass.watched).await?;
-                pass.attempts = self.ask(pass, &reached, pods, Way::Evict).await;
+                pass.attempts = self.ask(pass, &reached, pods, Way::Evict { grace: None }).await;
                 Ok(())
             }
             Action::ForceDelete(pods) => {

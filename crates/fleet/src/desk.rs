@@ -6,8 +6,9 @@
 use crate::drains::Drains;
 use crate::metrics::{Metrics, count};
 use crate::outbox::Outbox;
+use crate::plan::Policy;
 use crate::rate::Rate;
-use crate::record::{Order, Record, read_grace};
+use crate::record::{Order, Record, read_grace, to_millis};
 use crate::resolve::{NodeView, Places, Rule, UpcomingView, resolve};
 use crate::wire::{NodeStateUpdate, ReclaimAck, ReclaimInstruction};
 use fivespot_api::names::upcoming_node;
@@ -42,6 +43,8 @@ pub struct Settings {
     pub observe_only: bool,
     /// Our own pod, as namespace and name.
     pub own: (String, String),
+    /// What whoever runs the cluster has chosen.
+    pub policy: Policy,
 }
 
 /// Everything that the work on machines needs.
@@ -58,6 +61,9 @@ pub struct Desk {
     providers: Mutex<HashMap<String, String>>,
     instructions: Mutex<Instructions>,
     heard: Mutex<HashSet<String>>,
+    /// Machines that were idle since they were last taken back.
+    pub(crate) idle: Mutex<HashSet<String>>,
+    session_began: Mutex<Timestamp>,
 }
 
 /// What the work on machines is made of.
@@ -155,12 +161,20 @@ impl Desk {
             providers: Mutex::default(),
             instructions: Mutex::default(),
             heard: Mutex::default(),
+            idle: Mutex::default(),
+            session_began: Mutex::new(Timestamp::UNIX_EPOCH),
         })
     }
 
     /// A session begins: what the shard does not speak of in it is not there any more.
     pub fn begin_session(&self) {
         lock(&self.heard).clear();
+        *lock(&self.session_began) = to_millis(Timestamp::now());
+    }
+
+    /// Whether a machine may be in use again though nobody has said that it was told to join.
+    pub(crate) fn may_be_reused(&self, machine: &str, record: &Record) -> bool {
+        record.accepted_at < *lock(&self.session_began) || lock(&self.idle).contains(machine)
     }
 
     /// Machines that the shard has spoken of in this session.
@@ -331,11 +345,13 @@ impl Desk {
         }
     }
 
-    /// Puts something into the mailbox of a machine. Of two states in a row only the last counts.
+    /// Puts something into the mailbox of a machine. Of two equal states in a row only the last counts.
     pub(crate) fn post(self: &Arc<Self>, machine: &str, letter: Letter) {
         let mut mailboxes = lock(&self.mailboxes);
         if let Some(queue) = mailboxes.get_mut(machine) {
-            if let (Some(Letter::State(last)), Letter::State(next)) = (queue.back_mut(), &letter) {
+            if let (Some(Letter::State(last)), Letter::State(next)) = (queue.back_mut(), &letter)
+                && last.state == next.state
+            {
                 last.clone_from(next);
                 return;
             }
@@ -361,6 +377,11 @@ impl Desk {
         });
     }
 
+    /// Whether there is something more to be done about a machine.
+    pub(crate) fn has_mail(&self, machine: &str) -> bool {
+        lock(&self.mailboxes).get(machine).is_some_and(|queue| !queue.is_empty())
+    }
+
     /// Whether nobody works on an instruction that is not acked yet.
     pub fn is_settled(&self) -> bool {
         !lock(&self.instructions).counts.values().any(Option::is_none)
@@ -368,17 +389,11 @@ impl Desk {
 
     /// The Node that an entry or a machine means.
     pub(crate) fn find(&self, entry: &str) -> Option<(NodeView, Rule)> {
-        // Most entries are names of Nodes or of machines that have one.
-        if let Some(node) = self.nodes.get(&Key::new("", entry)) {
-            return Some(((*node).clone(), Rule::Name));
-        }
-        let views =
-            |all: Vec<(Key, Arc<NodeView>)>| all.iter().map(|(_, it)| (**it).clone()).collect::<Vec<_>>();
-        let nodes = views(self.nodes.all());
-        let own = self.upcoming.get(&Key::new("", upcoming_node(entry)));
-        let upcoming: Vec<UpcomingView> = own.iter().map(|it| (**it).clone()).collect();
+        let nodes: Vec<Arc<NodeView>> = self.nodes.all().into_iter().map(|(_, node)| node).collect();
+        let upcoming = self.upcoming.get(&Key::new("", upcoming_node(entry)));
         let provider_id = lock(&self.providers).get(entry).cloned();
-        let places = Places { nodes: &nodes, upcoming: &upcoming, provider_id: provider_id.as_deref() };
+        let places =
+            Places { nodes: &nodes, upcoming: upcoming.as_deref(), provider_id: provider_id.as_deref() };
         resolve(entry, places).map(|(node, rule)| (node.clone(), rule))
     }
 

@@ -5,11 +5,11 @@
 
 use crate::desk::{Desk, Letter, lock};
 use crate::metrics::{By, count};
-use crate::plan::{Look, Place, Times};
+use crate::plan::{Look, OnDeadline, Place, Times};
 use crate::record::{Outcome, Record};
 use fivespot_api::names::FLEET_PROGRESS;
 use fivespot_cluster::Key;
-use fivespot_cluster::fleet::{About, Eviction, Told};
+use fivespot_cluster::fleet::{About, Eviction, Guest, Told, Way};
 use fivespot_core::drain::{self, Attempt, Attempts, PodId, RETRY};
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -28,6 +28,9 @@ const ENDS: Duration = Duration::from_secs(1);
 
 /// How often what is in the way of a drain is written on its Node, at most.
 const PROGRESS: Duration = Duration::from_secs(5);
+
+/// Pods of one drain that get an event of their own: whoever has more looks at the Node.
+const TOLD: usize = 20;
 
 /// A drain of which an ack is not heard goes on after this.
 const ACK: Duration = Duration::from_secs(10);
@@ -73,7 +76,7 @@ impl Desk {
         if let Some(running) = drains.get(node) {
             if running.uid == uid {
                 running.record.send_replace(record);
-                return;
+                return self.count_drains(&drains);
             }
             // Another Node has its name: the record was the old one's.
             running.task.abort();
@@ -92,7 +95,13 @@ impl Desk {
         });
         let running = Running { uid: uid.to_owned(), record, task: task.abort_handle() };
         drains.insert(node.to_owned(), running);
+        self.count_drains(&drains);
+    }
+
+    fn count_drains(&self, drains: &HashMap<String, Running>) {
         self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+        let next = drains.values().map(|running| running.record.borrow().deadline.as_second()).min();
+        self.metrics.next_deadline.set(next.unwrap_or_default());
     }
 
     /// Stops a drain.
@@ -101,7 +110,7 @@ impl Desk {
         if let Some(running) = drains.remove(node) {
             running.task.abort();
         }
-        self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+        self.count_drains(&drains);
     }
 
     fn drain_ended(self: &Arc<Self>, node: &str, uid: &str, ended: Option<Ended>) {
@@ -110,7 +119,7 @@ impl Desk {
             if drains.get(node).is_some_and(|running| running.uid == uid) {
                 drains.remove(node);
             }
-            self.metrics.active_drains.set(i64::try_from(drains.len()).unwrap_or(i64::MAX));
+            self.count_drains(&drains);
         }
         if let Some(ended) = ended {
             let machine = ended.record.machine.clone();
@@ -139,9 +148,13 @@ struct Draining<'a> {
 struct Memory {
     attempts: Attempts,
     gone: BTreeSet<(String, String)>,
-    asked: BTreeMap<(String, String), bool>,
+    asked: BTreeSet<(String, String)>,
     has_begun: bool,
     progress: Option<(String, Instant)>,
+    /// Pods that were told what holds them.
+    told: BTreeSet<PodId>,
+    /// Since when pods are ended whatever their budgets say, and which.
+    forced: Option<(Instant, BTreeSet<PodId>)>,
 }
 
 impl Draining<'_> {
@@ -174,8 +187,8 @@ impl Draining<'_> {
                 Pass::Ended(outcome, text) => return ended(outcome, text),
                 Pass::Again(wait) => wait,
             };
-            let left =
-                Duration::try_from(record.deadline.duration_since(Timestamp::now())).unwrap_or_default();
+            let left = record.deadline.duration_since(Timestamp::now());
+            let left = Duration::try_from(left).ok().filter(|left| !left.is_zero()).unwrap_or(wait);
             tokio::select! {
                 () = tokio::time::sleep(wait.min(left)) => {}
                 // The deadline may have come nearer. The sender is in the list of drains, which ends this task first.
@@ -185,10 +198,9 @@ impl Draining<'_> {
     }
 
     async fn pass(&self, record: &Record, is_ready: bool, memory: &mut Memory) -> Pass {
-        let is_over = Timestamp::now() >= record.deadline;
         let guests = match self.desk.fleet.guests(self.node).await {
             Ok(guests) => guests,
-            Err(error) if is_over => {
+            Err(error) if Timestamp::now() >= record.deadline => {
                 return Pass::Ended(
                     Outcome::Failed,
                     format!("the time is over, and what is left is not known: {error}"),
@@ -199,66 +211,85 @@ impl Draining<'_> {
                 return Pass::Again(ENDS);
             }
         };
-        for guest in &guests {
-            if let Some(name) = &guest.daemon_set {
-                let key = (guest.pod.id.namespace.clone(), name.clone());
-                if !memory.asked.contains_key(&key) {
-                    // What cannot be read is there: its pods are left alone.
-                    let is_there = self.desk.fleet.has_daemon_set(&key.0, &key.1).await.unwrap_or(true);
-                    if !is_there {
-                        tracing::warn!(
-                            node = self.node,
-                            daemon_set = key.1,
-                            "its DaemonSet is gone: the pod goes too"
-                        );
-                        memory.gone.insert(key.clone());
-                    }
-                    memory.asked.insert(key, is_there);
-                }
-            }
-        }
+        self.find_orphans(&guests, memory).await;
         let (namespace, name) = &self.desk.settings.own;
         let place = Place { is_ready, gone: &memory.gone, own: Some((namespace, name)) };
-        let times =
-            Times { now: Timestamp::now(), accepted_at: record.accepted_at, deadline: record.deadline };
-        let look = Look::new(guests, place, times);
+        let (now, policy) = (Timestamp::now(), self.desk.settings.policy);
+        let times = Times { now, accepted_at: record.accepted_at, deadline: record.deadline };
+        let is_over = now >= record.deadline;
+        let look = Look::new(guests, place, times, policy);
         if look.is_complete() {
-            return Pass::Ended(Outcome::Drained, look.summary(&Attempts::default()));
+            let parts = [look.summary(&Attempts::default()), by_force(memory.forced.as_ref())];
+            let parts = parts.into_iter().filter(|part| !part.is_empty());
+            return Pass::Ended(Outcome::Drained, parts.collect::<Vec<_>>().join("; "));
         }
-        if is_over {
+        let has_tried = memory.forced.as_ref().is_some_and(|(since, _)| since.elapsed() >= drain::FORCED);
+        if is_over && (policy.on_deadline == OnDeadline::Fail || has_tried) {
             return Pass::Ended(Outcome::Failed, look.failure(&memory.attempts));
         }
         let pods = look.to_ask();
-        if !memory.has_begun && !pods.is_empty() {
-            memory.has_begun = true;
-            tracing::info!(node = self.node, pods = pods.len(), "evicts the first pods");
-            let lost: Vec<String> = look.losses().iter().map(ToString::to_string).collect();
-            if !lost.is_empty() {
-                let pods = lost.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
-                tracing::warn!(
-                    node = self.node,
-                    count = lost.len(),
-                    pods,
-                    "goes for good, or loses its data"
-                );
-            }
+        if is_over {
+            let (_, ended) = memory.forced.get_or_insert_with(|| {
+                tracing::warn!(node = self.node, pods = pods.len(), "the time is over: ends what is left");
+                (Instant::now(), BTreeSet::new())
+            });
+            ended.extend(pods.iter().cloned());
         }
-        let left = Duration::try_from(record.deadline.duration_since(Timestamp::now())).unwrap_or_default();
+        self.say_first(&look, &pods, memory);
+        let left = record.deadline.duration_since(Timestamp::now());
+        let left = Duration::try_from(left).unwrap_or_default();
+        let pods = pods.into_iter().map(|pod| (look.way(&pod), pod)).collect();
         // Answers that come after the deadline are of no use any more.
-        if let Ok(attempts) = tokio::time::timeout(left, self.ask(pods)).await {
+        let patience = if is_over { drain::FORCED } else { left };
+        if let Ok(attempts) = tokio::time::timeout(patience, self.ask(pods)).await {
             memory.attempts = attempts;
         }
         let text = memory.attempts.summary();
         self.show(&look, memory).await;
+        self.tell_pods(record, memory).await;
         Pass::Again(if text.is_empty() { ENDS } else { RETRY })
     }
 
+    /// DaemonSets that are gone do not put their pods back.
+    async fn find_orphans(&self, guests: &[Guest], memory: &mut Memory) {
+        for guest in guests {
+            let Some(name) = &guest.daemon_set else { continue };
+            let key = (guest.pod.id.namespace.clone(), name.clone());
+            if memory.asked.contains(&key) {
+                continue;
+            }
+            // What cannot be read is there: its pods are left alone.
+            if !self.desk.fleet.has_daemon_set(&key.0, &key.1).await.unwrap_or(true) {
+                tracing::warn!(
+                    node = self.node,
+                    daemon_set = key.1,
+                    "its DaemonSet is gone: the pod goes too"
+                );
+                memory.gone.insert(key.clone());
+            }
+            memory.asked.insert(key);
+        }
+    }
+
+    fn say_first(&self, look: &Look, pods: &[PodId], memory: &mut Memory) {
+        if memory.has_begun || pods.is_empty() {
+            return;
+        }
+        memory.has_begun = true;
+        tracing::info!(node = self.node, pods = pods.len(), "evicts the first pods");
+        let lost: Vec<String> = look.losses().iter().map(ToString::to_string).collect();
+        if !lost.is_empty() {
+            let pods = lost.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+            tracing::warn!(node = self.node, count = lost.len(), pods, "goes for good, or loses its data");
+        }
+    }
+
     /// Asks each pod once.
-    async fn ask(&self, pods: Vec<PodId>) -> Attempts {
+    async fn ask(&self, pods: Vec<(Way, PodId)>) -> Attempts {
         let desk = self.desk;
-        let attempts = futures::stream::iter(pods).map(|pod| async move {
+        let attempts = futures::stream::iter(pods).map(|(way, pod)| async move {
             desk.rate.take().await;
-            let outcome = match desk.fleet.evict(&pod).await {
+            let outcome = match desk.fleet.ask(&pod, way).await {
                 Eviction::Answered(outcome) => {
                     count(
                         &desk.metrics.evictions,
@@ -284,8 +315,7 @@ impl Draining<'_> {
 
     /// Writes on the Node what is in the way, if that is new.
     async fn show(&self, look: &Look, memory: &mut Memory) {
-        let blocked = memory.attempts.summary();
-        if blocked.is_empty() {
+        if memory.attempts.summary().is_empty() && look.held().is_empty() {
             return;
         }
         let text = format!("{} left: {}", look.left(), look.summary(&memory.attempts));
@@ -317,6 +347,23 @@ impl Draining<'_> {
         memory.progress = Some((text, Instant::now()));
     }
 
+    /// Tells whoever looks at a pod why it has not moved.
+    async fn tell_pods(&self, record: &Record, memory: &mut Memory) {
+        for Attempt { pod, outcome } in &memory.attempts.0 {
+            let drain::Outcome::Blocked(why) = outcome else { continue };
+            if memory.told.len() >= TOLD || !memory.told.insert(pod.clone()) {
+                continue;
+            }
+            let told = Told {
+                reason: "EvictionBlocked",
+                text: format!("the fleet takes Node {} back until {}: {why}", self.node, record.deadline),
+                is_warning: true,
+                key: record.deadline.to_string(),
+            };
+            self.desk.tell(&About::Pod(pod.clone()), told).await;
+        }
+    }
+
     async fn tell_accepted(&self, record: &Record) {
         let instruction = record.instructions.last().map_or("a lost instruction", String::as_str);
         let told = Told {
@@ -330,6 +377,13 @@ impl Draining<'_> {
         };
         self.desk.tell(&About::Node(self.node.to_owned(), self.uid.to_owned()), told).await;
     }
+}
+
+/// Which pods were ended at the deadline, in words; empty if none were.
+fn by_force(forced: Option<&(Instant, BTreeSet<PodId>)>) -> String {
+    let Some((_, pods)) = forced else { return String::new() };
+    let names: Vec<String> = pods.iter().take(3).map(ToString::to_string).collect();
+    format!("{} ended at the deadline, whatever budgets said: {}", pods.len(), names.join(", "))
 }
 
 /// What came of one look.

@@ -1,6 +1,7 @@
 //! `5spot-fleet-operator`: a cluster's side of BigFleet, which gives machines back without breaking a budget.
 //!
-//! - [`wire`] is the protocol; [`session`] dials the shard, listens and never waits, [`outbox`] is what is said to it;
+//! - [`wire`] is the protocol; [`session`] dials the shard (`tls`), listens and never waits, [`outbox`] is what is said to
+//!   it;
 //! - [`demand`] tells what the cluster wants ([`rollup`], [`quantity`]), [`template`] what makes a machine join,
 //!   [`available`] writes down what could be had;
 //! - [`desk`] sorts what the shard says by machine; `machine` does it, one thing after the other, and `drains` empties
@@ -9,7 +10,7 @@
 //!   means), [`plan`] (which pods go next) and [`backoff`], without clock and network;
 //! - [`options`], [`metrics`], [`seen`], `alone` and [`run`] make a process of it, one that speaks for the cluster alone.
 //!
-//! All memory of a reclaim is on its Node. It evicts, and never deletes a pod.
+//! All memory of a reclaim is on its Node. It evicts, and deletes a pod only if `--on-deadline=force` says so.
 
 mod alone;
 pub mod available;
@@ -32,4 +33,5 @@ pub mod run;
 pub mod seen;
 pub mod session;
 pub mod template;
+mod tls;
 pub mod wire;

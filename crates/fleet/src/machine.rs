@@ -1,11 +1,11 @@
 //! What is done about one machine, one thing after the other.
 
-use crate::desk::{Desk, Instruction, Letter, is_name};
+use crate::desk::{Desk, Instruction, Letter, is_name, lock};
 use crate::drains::Ended;
 use crate::metrics::count;
 use crate::phase::{Phase, Seen, Step, decide};
 use crate::record::{Accepted, Order, Outcome, Record, accept};
-use crate::wire::NodeStateUpdate;
+use crate::wire::{MachineState, NodeStateUpdate};
 use fivespot_api::fleet::{UpcomingNode, UpcomingNodeSpec};
 use fivespot_api::names::{CORDONED_BY, FLEET, FLEET_PROGRESS, FLEET_RECLAIM, upcoming_node};
 use fivespot_cluster::Error;
@@ -24,7 +24,8 @@ const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_s
 /// How often a Node that others write to is read again at once.
 const RACES: usize = 5;
 
-/// How long the end of a drain is tried to be written. The next process finds the record and does it.
+/// How long a state or the end of a drain is tried to be written. The next session tells all states again, and the next
+/// process finds the record of a drain.
 const ENOUGH: Duration = Duration::from_mins(1);
 
 /// How often a Node that is not there is looked for.
@@ -38,7 +39,7 @@ impl Desk {
                 Ok(())
             }
             Letter::Missing(instruction, entry) => self.missing(machine, &entry, &instruction).await,
-            Letter::State(update) => self.follow(machine, &update).await,
+            Letter::State(update) => self.follow_patiently(machine, &update).await,
             Letter::Resumed(node) => self.resumed(machine, &node).await,
             Letter::Ended(ended) => {
                 self.ended(machine, ended).await;
@@ -121,6 +122,9 @@ impl Desk {
             if !matches!(outcome, Err(Error::Changed { .. })) {
                 break;
             }
+        }
+        if matches!(outcome, Ok(Some(_))) {
+            lock(&self.idle).remove(&order.machine);
         }
         outcome
     }
@@ -266,15 +270,20 @@ impl Desk {
             ),
         };
         let told = Told { reason, text: words, is_warning, key: record.deadline.to_string() };
-        if is_name(machine) {
-            let error = if *outcome == Outcome::Failed { json!(text) } else { Value::Null };
-            let status = json!({"phase": Phase::from(*outcome).word(), "lastError": error});
-            let name = upcoming_node(machine);
-            if self.fleet.patch_upcoming(&name, &status).await?
-                && let Some(it) = self.fleet.upcoming(&name).await?
-            {
-                self.tell(&about(&it), told.clone()).await;
+        if is_name(machine)
+            && let Some(it) = self.fleet.upcoming(&upcoming_node(machine)).await?
+        {
+            let phase = it.status.as_ref().and_then(|status| Phase::read(&status.phase));
+            let status = match outcome {
+                Outcome::Failed => Some(json!({"phase": Phase::Failed.word(), "lastError": text})),
+                // The shard has said why the machine failed, which its pods do not change.
+                Outcome::Drained if phase == Some(Phase::Failed) => None,
+                Outcome::Drained => Some(json!({"phase": Phase::Drained.word()})),
+            };
+            if let Some(status) = status {
+                self.fleet.patch_upcoming(&upcoming_node(machine), &status).await?;
             }
+            self.tell(&about(&it), told.clone()).await;
         }
         let (Some(now), Some(standing)) = (now, standing) else { return Ok(()) };
         let done = Record { outcome: Some(*outcome), ..standing };
@@ -285,7 +294,23 @@ impl Desk {
         Ok(())
     }
 
-    /// The shard tells the state of a machine.
+    /// The shard tells the state of a machine, once: what fails is tried again, unless there is something newer to do.
+    async fn follow_patiently(
+        self: &Arc<Self>,
+        machine: &str,
+        update: &NodeStateUpdate,
+    ) -> Result<(), Error> {
+        let (began, mut wait) = (tokio::time::Instant::now(), WAIT.0);
+        loop {
+            let outcome = self.follow(machine, update).await;
+            if outcome.is_ok() || began.elapsed() > ENOUGH || self.has_mail(machine) {
+                return outcome;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(WAIT.1);
+        }
+    }
+
     async fn follow(self: &Arc<Self>, machine: &str, update: &NodeStateUpdate) -> Result<(), Error> {
         let name = upcoming_node(machine);
         let old = self.fleet.upcoming(&name).await?;
@@ -296,7 +321,12 @@ impl Desk {
         let record = node.as_ref().and_then(|node| node.annotations.get(FLEET_RECLAIM));
         let record = record.and_then(|text| Record::read(text));
         let phase = old.as_ref().and_then(|it| it.status.as_ref()).and_then(|it| Phase::read(&it.phase));
-        let steps = decide(update.state(), Seen { exists: old.is_some(), phase, record: record.as_ref() });
+        let may_be_reused = record.as_ref().is_none_or(|record| self.may_be_reused(machine, record));
+        let seen = Seen { exists: old.is_some(), phase, record: record.as_ref(), may_be_reused };
+        let steps = decide(update.state(), seen);
+        if update.state() == MachineState::Idle {
+            lock(&self.idle).insert(machine.to_owned());
+        }
         tracing::debug!(machine, state = update.state().as_str_name(), ?steps, "told");
         for step in steps {
             match step {

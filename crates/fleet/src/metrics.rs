@@ -27,6 +27,7 @@ pub struct Metrics {
     pub(crate) resolved: Family<By, Counter>,
     pub(crate) ack_latency: Histogram,
     pub(crate) active_drains: Gauge,
+    pub(crate) next_deadline: Gauge,
     pub(crate) evictions: Family<By, Counter>,
     pub(crate) drains: Family<By, Histogram>,
     pub(crate) writes: Family<By, Counter>,
@@ -46,6 +47,7 @@ impl Metrics {
             resolved: Family::default(),
             ack_latency: Histogram::new(exponential_buckets(0.002, 2.0, 14)),
             active_drains: Gauge::default(),
+            next_deadline: Gauge::default(),
             evictions: Family::default(),
             drains: Family::new_with_constructor(long),
             writes: Family::default(),
@@ -83,6 +85,12 @@ impl Metrics {
             metrics.ack_latency.clone(),
         );
         registry.register("active_drains", "Drains that are under way", metrics.active_drains.clone());
+        registry.register_with_unit(
+            "next_deadline_timestamp",
+            "When the drain that has the least time must have ended, since 1970; 0 if there is none",
+            Unit::Seconds,
+            metrics.next_deadline.clone(),
+        );
         registry.register(
             "evictions",
             "Pods that were asked to go, by the answer",

@@ -1,5 +1,6 @@
 //! Flags and their environment variables. A flag beats its variable.
 
+use crate::plan::{LossyPods, OnDeadline, Policy};
 use clap::Parser;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, ArgGroup};
@@ -60,6 +61,22 @@ pub struct Options {
           value_name = "true|false")]
     pub observe_only: bool,
 
+    /// Pods that nobody makes again, and pods with data in an emptyDir: evict them like all others, or wait for somebody to
+    /// move them.
+    #[arg(long, value_enum, default_value_t = LossyPods::Evict)]
+    pub lossy_pods: LossyPods,
+
+    /// Give a pod no more time to end than its drain has.
+    #[arg(long, default_value_t = false, num_args = 0..=1, require_equals = true,
+          default_missing_value = "true", action = ArgAction::Set, value_parser = BoolishValueParser::new(),
+          value_name = "true|false")]
+    pub cap_pod_grace: bool,
+
+    /// Pods that are left at the deadline: say so and fail, or delete them without grace, whatever budgets say. Needs
+    /// deploy/fleet/force.yaml.
+    #[arg(long, value_enum, default_value_t = OnDeadline::Fail)]
+    pub on_deadline: OnDeadline,
+
     /// Address that /health, /ready and /metrics listen on; port 0 takes any that is free.
     #[arg(long, env = "METRICS_ADDR", default_value = "0.0.0.0:8770", value_name = "ADDRESS:PORT")]
     pub metrics_addr: SocketAddr,
@@ -93,6 +110,12 @@ pub struct TlsFiles {
 }
 
 impl Options {
+    /// What is chosen about pods.
+    pub fn policy(&self) -> Policy {
+        let Self { lossy_pods, cap_pod_grace, on_deadline, .. } = *self;
+        Policy { lossy_pods, cap_pod_grace, on_deadline }
+    }
+
     /// The files of mutual TLS, if it is wanted.
     pub fn tls(&self) -> Option<TlsFiles> {
         let (cert, key, ca) = (self.tls_cert.clone()?, self.tls_key.clone()?, self.tls_ca.clone()?);
@@ -141,6 +164,11 @@ mod tests {
         assert_eq!(plain.rollup_interval, Duration::from_secs(10));
         assert_eq!(plain.default_grace, Duration::from_mins(10));
         assert!(!plain.observe_only && plain.tls().is_none());
+        assert_eq!(plain.policy(), Policy::default());
+        let all = ["--lossy-pods=block", "--cap-pod-grace", "--on-deadline=force"];
+        let chosen =
+            Policy { lossy_pods: LossyPods::Block, cap_pod_grace: true, on_deadline: OnDeadline::Force };
+        assert_eq!(read(&all).unwrap().policy(), chosen);
         assert!(read(&["--observe-only"]).unwrap().observe_only);
         assert!(read(&["--tls-cert=a", "--tls-key=b", "--tls-ca=c"]).unwrap().tls().is_some());
     }

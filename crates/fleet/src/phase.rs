@@ -62,6 +62,9 @@ pub struct Seen<'a> {
     pub phase: Option<Phase>,
     /// The reclaim that stands on its Node.
     pub record: Option<&'a Record>,
+    /// Whether the machine may be in use again without a word about how it came to be: it was idle since the reclaim, or
+    /// the reclaim is older than the session.
+    pub may_be_reused: bool,
 }
 
 /// What is to be done about a state.
@@ -93,6 +96,9 @@ pub fn decide(state: MachineState, seen: Seen<'_>) -> Vec<Step> {
         MachineState::Speculative | MachineState::Creating => vec![Step::Put(Some(Phase::Provisioning))],
         MachineState::Idle => idle(seen),
         MachineState::Configuring => used_again(Phase::Registered),
+        // A machine that drains is not in use again before it was idle: a shard that begins a session tells states of a
+        // moment before, and an instruction may overtake them.
+        MachineState::Configured if seen.record.is_some() && !seen.may_be_reused => draining(seen),
         MachineState::Configured => used_again(Phase::Ready),
         MachineState::Draining => draining(seen),
         MachineState::Failed => vec![Step::Put(Some(Phase::Failed))],
@@ -161,6 +167,20 @@ mod tests {
         MachineState::Failed,
     ];
 
+    #[test]
+    fn a_state_that_an_instruction_has_overtaken_does_not_call_it_off() {
+        let steps = |state, record: Option<&Record>| {
+            let phase = Some(Phase::Draining);
+            decide(state, Seen { exists: true, phase, record, may_be_reused: false })
+        };
+        let (running, failed) = (record(None), record(Some(Outcome::Failed)));
+        let put = |phase| vec![Step::Put(Some(phase))];
+        assert_eq!(steps(MachineState::Configured, Some(&running)), put(Phase::Draining));
+        assert_eq!(steps(MachineState::Configured, Some(&failed)), put(Phase::Failed));
+        assert_eq!(steps(MachineState::Configured, None), put(Phase::Ready));
+        assert_eq!(steps(MachineState::Configuring, Some(&running))[0], Step::CallOff);
+    }
+
     /// Every state in every phase, with and without a reclaim.
     #[test]
     fn the_whole_table() {
@@ -170,15 +190,15 @@ mod tests {
         for state in STATES {
             for phase in phases.clone() {
                 let cells = records.each_ref().map(|record| {
-                    let steps =
-                        decide(state, Seen { exists: phase.is_some(), phase, record: record.as_ref() });
+                    let (exists, record) = (phase.is_some(), record.as_ref());
+                    let steps = decide(state, Seen { exists, phase, record, may_be_reused: true });
                     let words = steps.iter().map(|step| match step {
-                        Step::Put(Some(phase)) => phase.word().to_owned(),
-                        Step::Put(None) => "keep".to_owned(),
-                        Step::Remove { after_failure: false } => "remove".to_owned(),
-                        Step::Remove { after_failure: true } => "tell, remove".to_owned(),
-                        Step::Drain => "drain".to_owned(),
-                        Step::CallOff => "call off".to_owned(),
+                        Step::Put(Some(phase)) => phase.word(),
+                        Step::Put(None) => "keep",
+                        Step::Remove { after_failure: false } => "remove",
+                        Step::Remove { after_failure: true } => "tell, remove",
+                        Step::Drain => "drain",
+                        Step::CallOff => "call off",
                     });
                     let words = words.collect::<Vec<_>>().join(", ");
                     if words.is_empty() { "-".to_owned() } else { words }

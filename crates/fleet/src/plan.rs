@@ -3,7 +3,8 @@
 //! Which must go is `fivespot_core::drain`'s to say, for the controller and for us. What is decided here is the order: a
 //! reclaim has minutes, so that what is less important goes first and our own process last.
 
-use fivespot_cluster::fleet::Guest;
+use clap::ValueEnum;
+use fivespot_cluster::fleet::{Guest, Way, Wish};
 use fivespot_core::drain::{Attempts, Bucket, Drain, Pod, PodId, Setting};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -34,6 +35,44 @@ pub struct Times {
     pub deadline: Timestamp,
 }
 
+/// What whoever runs the cluster may choose. What is chosen by nobody is what ADR-0009 of BigFleet says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Policy {
+    /// What is done about pods that lose something.
+    pub lossy_pods: LossyPods,
+    /// Whether a pod has no more time to end than the drain has.
+    pub cap_pod_grace: bool,
+    /// What is done about pods that are left at the deadline.
+    pub on_deadline: OnDeadline,
+}
+
+impl Policy {
+    /// Whether pods are ended whatever their budgets say.
+    fn is_forced(self, times: Times) -> bool {
+        self.on_deadline == OnDeadline::Force && times.now >= times.deadline
+    }
+}
+
+/// Pods that nobody makes again, or that lose what they have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum LossyPods {
+    /// Evict them like all others: the machine goes.
+    #[default]
+    Evict,
+    /// Wait for somebody to move them; the drain fails at its deadline if nobody does.
+    Block,
+}
+
+/// The end of a drain that is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OnDeadline {
+    /// It has failed, and says why.
+    #[default]
+    Fail,
+    /// What is left is deleted without grace, whatever budgets say.
+    Force,
+}
+
 /// What is known of a Node beside its pods.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
@@ -52,16 +91,17 @@ pub struct Look {
     guests: BTreeMap<PodId, Guest>,
     is_own: Option<PodId>,
     times: Times,
+    policy: Policy,
 }
 
 impl Look {
     /// Sorts the pods of a Node. What its owner wants left alone is not looked at.
-    pub fn new(guests: Vec<Guest>, place: Place<'_>, times: Times) -> Self {
+    pub fn new(guests: Vec<Guest>, place: Place<'_>, times: Times, policy: Policy) -> Self {
         let orphan = |guest: &Guest| {
             let name = guest.daemon_set.clone();
             name.is_some_and(|name| place.gone.contains(&(guest.pod.id.namespace.clone(), name)))
         };
-        let guests: Vec<Guest> = guests.into_iter().filter(|guest| !guest.is_left_alone).collect();
+        let guests: Vec<Guest> = guests.into_iter().filter(|guest| guest.wish != Wish::Skip).collect();
         let pods: Vec<Pod> = guests
             .iter()
             .map(|guest| Pod {
@@ -73,7 +113,7 @@ impl Look {
             now: times.now,
             started_at: times.accepted_at,
             node_ready: place.is_ready,
-            forced: false,
+            forced: policy.is_forced(times),
         };
         let own = place.own.and_then(|(namespace, name)| {
             pods.iter().map(|pod| &pod.id).find(|id| id.namespace == namespace && id.name == name)
@@ -83,6 +123,7 @@ impl Look {
             is_own: own.cloned(),
             guests: guests.into_iter().map(|guest| (guest.pod.id.clone(), guest)).collect(),
             times,
+            policy,
         }
     }
 
@@ -112,13 +153,55 @@ impl Look {
     pub fn to_ask(&self) -> Vec<PodId> {
         let Times { now, accepted_at, deadline } = self.times;
         let (whole, left) = (deadline.duration_since(accepted_at), deadline.duration_since(now));
-        let all = self.drain.to_evict();
+        let is_late = |id: &&PodId| {
+            let end = self.guests.get(*id).and_then(|guest| guest.pod.deletion);
+            self.policy.cap_pod_grace && now < deadline && end.is_some_and(|end| end > deadline)
+        };
+        let running = self.drain.of(Bucket::Running).filter(|id| self.held_for(id).is_none());
+        let all: Vec<PodId> = running.chain(self.drain.of(Bucket::Ending).filter(is_late)).cloned().collect();
         if whole <= SHORT || left * 2 <= whole {
             return all;
         }
         let waiting = self.drain.of(Bucket::Running).chain(self.drain.of(Bucket::Ending));
+        let waiting = waiting.filter(|id| self.held_for(id).is_none());
         let Some(turn) = waiting.map(|id| self.wave(id)).min() else { return all };
         all.into_iter().filter(|id| self.wave(id) <= turn).collect()
+    }
+
+    /// How a pod is asked.
+    pub fn way(&self, id: &PodId) -> Way {
+        if self.policy.is_forced(self.times) {
+            return Way::Force;
+        }
+        let Times { now, deadline, .. } = self.times;
+        // Without any grace it would be gone before its kubelet has heard of it.
+        let left = u32::try_from(deadline.duration_since(now).as_secs().max(1)).unwrap_or(u32::MAX);
+        let own = self.guests.get(id).map_or(0, |guest| guest.grace);
+        Way::Evict { grace: Some(left).filter(|left| self.policy.cap_pod_grace && own > *left) }
+    }
+
+    /// Why a pod is not asked to go, and waited for all the same.
+    fn held_for(&self, id: &PodId) -> Option<&'static str> {
+        let guest = self.guests.get(id).filter(|_| !self.policy.is_forced(self.times))?;
+        match guest.wish {
+            Wish::Wait => Some("left to finish, by its label"),
+            Wish::Usual | Wish::Skip if guest.is_lossy && self.policy.lossy_pods == LossyPods::Block => {
+                Some("not evicted, since something would be lost with it (--lossy-pods=block)")
+            }
+            Wish::Usual | Wish::Skip => None,
+        }
+    }
+
+    /// Pods that are waited for and not asked, by reason, in words; empty if there are none.
+    pub fn held(&self) -> String {
+        let mut held: BTreeMap<&str, Vec<&PodId>> = BTreeMap::new();
+        for id in self.drain.of(Bucket::Running) {
+            if let Some(why) = self.held_for(id) {
+                held.entry(why).or_default().push(id);
+            }
+        }
+        let part = |(why, pods): (&str, Vec<&PodId>)| format!("{} {why}: {}", pods.len(), name_some(&pods));
+        held.into_iter().map(part).collect::<Vec<_>>().join("; ")
     }
 
     fn wave(&self, id: &PodId) -> u8 {
@@ -134,7 +217,7 @@ impl Look {
 
     /// What is left and what is in its way, in words; empty if nothing is.
     pub fn summary(&self, attempts: &Attempts) -> String {
-        let parts = [self.drain.summary(), attempts.summary(), self.overdue()];
+        let parts = [self.drain.summary(), attempts.summary(), self.held(), self.overdue()];
         let text = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         cut(text)
     }
@@ -156,11 +239,14 @@ impl Look {
         let (held, slow): (Vec<_>, Vec<_>) = late.into_iter().partition(held);
         let words = [(held, "held by a finalizer"), (slow, "overdue: the kubelet does not end it")];
         let part = |(pods, why): (Vec<&PodId>, &str)| {
-            let names: Vec<String> = pods.iter().take(NAMED).map(ToString::to_string).collect();
-            (!names.is_empty()).then(|| format!("{} {why}: {}", pods.len(), names.join(", ")))
+            (!pods.is_empty()).then(|| format!("{} {why}: {}", pods.len(), name_some(&pods)))
         };
         words.into_iter().filter_map(part).collect::<Vec<_>>().join("; ")
     }
+}
+
+fn name_some(pods: &[&PodId]) -> String {
+    pods.iter().take(NAMED).map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn cut(text: String) -> String {
@@ -183,7 +269,15 @@ mod tests {
     fn guest(name: &str, priority: i32) -> Guest {
         let id = PodId { namespace: "default".into(), name: name.into(), uid: format!("uid-{name}") };
         let pod = Pod { id, created_at: at(-100), deletion: None, of_daemon_set: false, mirror: false };
-        Guest { pod, priority, daemon_set: None, is_lossy: false, has_finalizer: false, is_left_alone: false }
+        Guest {
+            pod,
+            priority,
+            daemon_set: None,
+            is_lossy: false,
+            has_finalizer: false,
+            grace: 30,
+            wish: Wish::Usual,
+        }
     }
 
     fn ending(name: &str, end: i64) -> Guest {
@@ -193,8 +287,12 @@ mod tests {
     }
 
     fn look(guests: Vec<Guest>, now: i64, grace: i64) -> Look {
+        chosen(guests, now, grace, Policy::default())
+    }
+
+    fn chosen(guests: Vec<Guest>, now: i64, grace: i64, policy: Policy) -> Look {
         let place = Place { is_ready: true, gone: &BTreeSet::new(), own: Some(("default", "operator")) };
-        Look::new(guests, place, Times { now: at(now), accepted_at: at(0), deadline: at(grace) })
+        Look::new(guests, place, Times { now: at(now), accepted_at: at(0), deadline: at(grace) }, policy)
     }
 
     fn names(pods: Vec<PodId>) -> Vec<String> {
@@ -237,13 +335,62 @@ mod tests {
         let gone = BTreeSet::from([("default".to_owned(), "logs".to_owned())]);
         let place = Place { is_ready: true, gone: &gone, own: None };
         let times = Times { now: at(1), accepted_at: at(0), deadline: at(600) };
-        assert_eq!(names(Look::new(vec![daemon], place, times).to_ask()), ["logs-x"]);
+        assert_eq!(names(Look::new(vec![daemon], place, times, Policy::default()).to_ask()), ["logs-x"]);
     }
 
     #[test]
     fn a_pod_that_wants_to_be_left_alone_is() {
-        let alone = Guest { is_left_alone: true, ..guest("pinned", 0) };
+        let alone = Guest { wish: Wish::Skip, ..guest("pinned", 0) };
         assert!(look(vec![alone], 1, 600).is_complete());
+    }
+
+    #[test]
+    fn a_pod_that_wants_to_finish_is_waited_for_and_holds_no_other_up() {
+        let job = Guest { wish: Wish::Wait, ..guest("job", -5) };
+        let look = look(vec![job, guest("web", 0)], 1, 600);
+        assert_eq!(names(look.to_ask()), ["web"]);
+        assert!(!look.is_complete());
+        assert_eq!(look.held(), "1 left to finish, by its label: default/job");
+    }
+
+    #[test]
+    fn what_would_be_lost_is_evicted_or_waited_for_as_it_was_chosen() {
+        let guests = || vec![Guest { is_lossy: true, ..guest("bare", 0) }, guest("web", 0)];
+        assert_eq!(names(look(guests(), 1, 600).to_ask()), ["bare", "web"]);
+        let block = Policy { lossy_pods: LossyPods::Block, ..Policy::default() };
+        assert_eq!(names(chosen(guests(), 1, 600, block).to_ask()), ["web"]);
+        let failure = chosen(guests(), 600, 600, block).failure(&Attempts::default());
+        assert!(failure.contains("1 not evicted, since something would be lost with it"), "{failure}");
+    }
+
+    #[test]
+    fn a_pod_has_no_more_time_than_the_drain_if_that_is_chosen() {
+        let cap = Policy { cap_pod_grace: true, ..Policy::default() };
+        let guests = || vec![guest("web", 0), ending("slow", 90), ending("fine", 55)];
+        let plain = look(guests(), 40, 60);
+        assert_eq!(names(plain.to_ask()), ["web"]);
+        assert_eq!(plain.way(&guest("web", 0).pod.id), Way::Evict { grace: None });
+        let capped = chosen(guests(), 40, 60, cap);
+        assert_eq!(names(capped.to_ask()), ["web", "slow"], "who would end too late is asked again");
+        assert_eq!(capped.way(&guest("web", 0).pod.id), Way::Evict { grace: Some(20) });
+        let early = chosen(guests(), 10, 60, cap);
+        assert_eq!(early.way(&guest("web", 0).pod.id), Way::Evict { grace: None }, "its own time is enough");
+    }
+
+    #[test]
+    fn at_the_deadline_everything_goes_if_that_is_chosen() {
+        let force =
+            Policy { on_deadline: OnDeadline::Force, lossy_pods: LossyPods::Block, ..Policy::default() };
+        let guests = vec![
+            Guest { is_lossy: true, ..guest("bare", 0) },
+            Guest { wish: Wish::Wait, ..guest("job", 0) },
+            Guest { wish: Wish::Skip, ..guest("pinned", 0) },
+            ending("slow", 90),
+        ];
+        assert!(chosen(guests.clone(), 59, 60, force).to_ask().is_empty());
+        let over = chosen(guests, 60, 60, force);
+        assert_eq!(names(over.to_ask()), ["bare", "job", "slow"]);
+        assert_eq!(over.way(&guest("bare", 0).pod.id), Way::Force);
     }
 
     #[test]

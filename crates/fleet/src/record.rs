@@ -146,7 +146,7 @@ pub fn accept(old: Option<&Record>, order: &Order, is_cordoned: bool) -> Accepte
 }
 
 /// A record is read by people.
-fn to_millis(time: Timestamp) -> Timestamp {
+pub(crate) fn to_millis(time: Timestamp) -> Timestamp {
     time.round(Unit::Millisecond).unwrap_or(time)
 }
 

@@ -1,10 +1,11 @@
 //! Which Node an instruction means.
 //!
 //! By the letter of the protocol an instruction names Nodes; what a shard sends is the id of a machine. Whoever takes one
-//! for the other cordons nothing and reports success. So the entry is looked for in four ways, the surest first. (A Node that an UpcomingNode
-//! refers to by the very entry has that name, and is found first of all.)
+//! for the other cordons nothing and reports success. So the entry is looked for in four ways, as a machine first: a Node
+//! that happens to have the name of another machine must not go in its place.
 
 use crate::record::Record;
+use std::sync::Arc;
 
 /// What is known of a Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +51,8 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Name, Self::Upcoming, Self::ProviderId, Self::Label];
+    /// All of them, the surest first.
+    pub const ALL: [Self; 4] = [Self::Upcoming, Self::ProviderId, Self::Label, Self::Name];
 
     /// A word for logs and metrics.
     pub fn word(self) -> &'static str {
@@ -68,9 +69,9 @@ impl Rule {
 #[derive(Debug, Clone, Copy)]
 pub struct Places<'a> {
     /// All Nodes.
-    pub nodes: &'a [NodeView],
-    /// All UpcomingNodes.
-    pub upcoming: &'a [UpcomingView],
+    pub nodes: &'a [Arc<NodeView>],
+    /// The UpcomingNode of the machine that the entry may be.
+    pub upcoming: Option<&'a UpcomingView>,
     /// The provider's id of the machine, if the shard has said it.
     pub provider_id: Option<&'a str>,
 }
@@ -78,17 +79,17 @@ pub struct Places<'a> {
 /// The Node that an entry of an instruction means, and why.
 pub fn resolve<'a>(entry: &str, places: Places<'a>) -> Option<(&'a NodeView, Rule)> {
     let Places { nodes, upcoming, .. } = places;
-    let by_name = |name: &str| nodes.iter().find(|node| node.name == name);
-    let own = upcoming.iter().find(|it| it.machine == entry);
+    let nodes = || nodes.iter().map(|node| &**node);
+    let by_name = |name: &str| nodes().find(|node| node.name == name);
     Rule::ALL.into_iter().find_map(|rule| {
         let node = match rule {
             Rule::Name => by_name(entry),
-            Rule::Upcoming => own.and_then(|it| it.node.as_deref()).and_then(by_name),
+            Rule::Upcoming => upcoming.and_then(|it| it.node.as_deref()).and_then(by_name),
             Rule::ProviderId => {
-                let id = places.provider_id.or_else(|| own.and_then(|it| it.provider_id.as_deref()));
-                id.and_then(|id| only(nodes.iter().filter(|node| has_provider_id(node, id))))
+                let id = places.provider_id.or_else(|| upcoming.and_then(|it| it.provider_id.as_deref()));
+                id.and_then(|id| only(nodes().filter(|node| has_provider_id(node, id))))
             }
-            Rule::Label => only(nodes.iter().filter(|node| node.machine.as_deref() == Some(entry))),
+            Rule::Label => only(nodes().filter(|node| node.machine.as_deref() == Some(entry))),
         };
         node.map(|node| (node, rule))
     })
@@ -110,15 +111,15 @@ fn only<'a>(mut found: impl Iterator<Item = &'a NodeView>) -> Option<&'a NodeVie
 mod tests {
     use super::*;
 
-    fn node(name: &str, provider_id: Option<&str>, machine: Option<&str>) -> NodeView {
-        NodeView {
+    fn node(name: &str, provider_id: Option<&str>, machine: Option<&str>) -> Arc<NodeView> {
+        Arc::new(NodeView {
             name: name.into(),
             uid: format!("uid-{name}"),
             provider_id: provider_id.map(str::to_owned),
             machine: machine.map(str::to_owned),
             is_ready: true,
             record: None,
-        }
+        })
     }
 
     fn upcoming(machine: &str, node: Option<&str>, provider_id: Option<&str>) -> UpcomingView {
@@ -130,8 +131,9 @@ mod tests {
         }
     }
 
-    fn check(entry: &str, nodes: &[NodeView], all: &[UpcomingView], expected: Option<(&str, Rule)>) {
-        let found = resolve(entry, Places { nodes, upcoming: all, provider_id: None });
+    fn check(entry: &str, nodes: &[Arc<NodeView>], all: &[UpcomingView], expected: Option<(&str, Rule)>) {
+        let upcoming = all.iter().find(|it| it.machine == entry);
+        let found = resolve(entry, Places { nodes, upcoming, provider_id: None });
         assert_eq!(found.map(|(node, rule)| (node.name.as_str(), rule)), expected, "{entry}");
     }
 
@@ -141,6 +143,7 @@ mod tests {
             node("a", Some("aws:///z/i-1"), None),
             node("b", Some("aws:///z/i-2"), Some("m-b")),
             node("c", None, Some("m-c")),
+            node("m-c", None, None),
         ];
         let all = [
             upcoming("m-a", Some("a"), None),
@@ -151,7 +154,8 @@ mod tests {
         check("m-a", &nodes, &all, Some(("a", Rule::Upcoming)));
         check("m-b", &nodes, &all, Some(("b", Rule::ProviderId)));
         check("m-c", &nodes, &all, Some(("c", Rule::Label)));
-        check("c", &nodes, &all, Some(("c", Rule::Name)));
+        check("c", &nodes, &all, Some(("a", Rule::Upcoming)));
+        check("b", &nodes, &all, Some(("b", Rule::Name)));
         check("nobody", &nodes, &all, None);
     }
 
@@ -168,7 +172,7 @@ mod tests {
     fn what_the_shard_said_last_beats_what_was_written_down() {
         let nodes = [node("a", Some("x/i-1"), None), node("b", Some("x/i-2"), None)];
         let all = [upcoming("m", None, Some("i-1"))];
-        let places = Places { nodes: &nodes, upcoming: &all, provider_id: Some("i-2") };
+        let places = Places { nodes: &nodes, upcoming: all.first(), provider_id: Some("i-2") };
         assert_eq!(resolve("m", places).map(|(node, _)| node.name.as_str()), Some("b"));
     }
 }

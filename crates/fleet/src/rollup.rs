@@ -122,7 +122,9 @@ fn read(spec: &CapacityRequestSpec) -> Result<Demand, Unusable> {
         requirements.push((key.clone(), i32::from(read), values));
     }
     let mut group = String::new();
-    if let Some(CoLocation { topology_key, label_selector }) = &spec.co_location {
+    // Together in no respect is not together.
+    let together = spec.co_location.as_ref().filter(|it| !it.topology_key.is_empty());
+    if let Some(CoLocation { topology_key, label_selector }) = together {
         requirements.push((topology_key.clone(), Operator::Same.into(), Vec::new()));
         group = format!("{topology_key}\0{}", selector_text(label_selector));
     }
@@ -241,6 +243,10 @@ mod tests {
                 it["topologySpread"] = spread("ScheduleAnyway");
             }),
             spec(|it| it["topologySpread"] = spread("DoNotSchedule")),
+            spec(|it| {
+                it["topologySpread"] = spread("DoNotSchedule");
+                it["coLocation"] = json!({"topologyKey": "", "labelSelector": {}});
+            }),
         ]);
         let groups: Vec<&str> = rollup.needs.iter().map(|need| need.group.as_str()).collect();
         assert_eq!(groups, ["rack\0a=1,b=2,c in (x,y)", ""]);

@@ -126,6 +126,7 @@ impl Operator {
             default_grace: SignedDuration::try_from(options.default_grace).context("--default-grace")?,
             observe_only: options.observe_only,
             own: (options.lease_namespace.clone(), options.pod_name.clone()),
+            policy: options.policy(),
         };
         let parts = Parts {
             fleet: fleet.clone(),
@@ -197,8 +198,9 @@ impl Operator {
         );
     }
 
-    /// Removes UpcomingNodes of machines that the shard does not know any more: it tells all of them when a session
-    /// begins.
+    /// Removes UpcomingNodes of machines that the shard does not know any more: it tells all that it knows when a session
+    /// begins. A shard that was started again knows none before it has asked its provider, so a machine that has a Node is
+    /// believed to be there.
     async fn sweep(&self) {
         loop {
             tokio::time::sleep(SWEEP).await;
@@ -208,7 +210,7 @@ impl Operator {
             }
             let heard = self.desk.heard();
             for (_, it) in self.upcoming.all() {
-                if heard.contains(&it.machine) {
+                if heard.contains(&it.machine) || self.desk.find(&it.machine).is_some() {
                     continue;
                 }
                 let name = upcoming_node(&it.machine);

@@ -11,17 +11,19 @@ use crate::metrics::{Metrics, count};
 use crate::options::TlsFiles;
 use crate::outbox::Outbox;
 use crate::template::Template;
+use crate::tls::Identity;
 use crate::wire::operator_message::Payload;
 use crate::wire::shard_client::ShardClient;
 use crate::wire::shard_message::Payload as FromShard;
 use crate::wire::{BootstrapBlobResponse, BootstrapRequest, Hello, ShardMessage};
 use fivespot_cluster::Key;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 
 /// Largest message in either direction, as BigFleet has it: a rollup of a great cluster has many megabytes.
@@ -212,30 +214,19 @@ impl Session {
             }
             Failure::Unreachable(innermost.to_string())
         };
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
         // No pings: the shard takes them for an attack. Rollups and their acks show that it is there.
-        let mut endpoint = Endpoint::from_shared(format!("{scheme}://{}", self.shard))
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.shard))
             .map_err(unreachable)?
             .connect_timeout(DIAL)
             .tcp_nodelay(true);
-        if let Some(files) = &self.tls {
-            let read = |flag: &str, file: &std::path::Path| {
-                std::fs::read(file).map_err(|error| {
-                    Failure::Files(format!("{flag}: cannot read {}: {error}", file.display()))
-                })
-            };
-            let identity =
-                Identity::from_pem(read("--tls-cert", &files.cert)?, read("--tls-key", &files.key)?);
-            let host = self.shard.rsplit_once(':').map_or(self.shard.as_str(), |(host, _)| host);
-            let config = ClientTlsConfig::new()
-                .identity(identity)
-                .ca_certificate(Certificate::from_pem(read("--tls-ca", &files.ca)?))
-                .domain_name(host.trim_matches(['[', ']']));
-            endpoint = endpoint
-                .tls_config(config)
-                .map_err(|error| Failure::Files(format!("--tls-cert, --tls-key, --tls-ca: {error}")))?;
-        }
-        endpoint.connect().await.map_err(unreachable)
+        let Some(files) = &self.tls else { return endpoint.connect().await.map_err(unreachable) };
+        let (identity, address) =
+            (Identity::read(files, &self.shard).map_err(Failure::Files)?, self.shard.clone());
+        let origin = format!("https://{}", self.shard).parse();
+        let endpoint =
+            endpoint.origin(origin.map_err(|error| Failure::Files(format!("--shard-addr: {error}")))?);
+        let connect = move |_| identity.clone().connect(address.clone());
+        endpoint.connect_with_connector(tower::service_fn(connect)).await.map_err(unreachable)
     }
 
     /// Hands on what the shard says. Nothing in it waits but for the next frame.
@@ -295,24 +286,32 @@ impl Session {
 #[derive(Default)]
 struct Unanswered(Mutex<Waiting>);
 
+/// An ack does not say which rollup it is for, and a shard may skip some: it is taken for the oldest.
 #[derive(Default)]
 struct Waiting {
     since: Option<Instant>,
-    sent: Vec<Key>,
+    sent: VecDeque<Vec<Key>>,
     heard: Vec<Key>,
 }
+
+/// Rollups whose acks are waited for at most: what is older was skipped.
+const SENT: usize = 16;
 
 impl Unanswered {
     fn asked(&self, pending: Vec<Key>) {
         let mut waiting = lock(&self.0);
         waiting.since.get_or_insert_with(Instant::now);
-        waiting.sent = pending;
+        waiting.sent.push_back(pending);
+        if waiting.sent.len() > SENT {
+            waiting.sent.pop_front();
+        }
     }
 
     fn answered(&self) {
         let mut waiting = lock(&self.0);
         waiting.since = None;
-        waiting.heard = std::mem::take(&mut waiting.sent);
+        let oldest = waiting.sent.pop_front().unwrap_or_default();
+        waiting.heard.extend(oldest);
     }
 
     fn take_heard(&self) -> Vec<Key> {

@@ -1,11 +1,12 @@
 //! What a shard may also say, and what a Node may also be.
 
-use crate::harness::shard::PlayedShard;
+use crate::harness::shard::{PlayedShard, update};
 use crate::harness::yard::Yard;
 use crate::harness::{Operator, plane};
 use crate::order::requests;
 use fivespot_fleet::record::Outcome;
-use fivespot_fleet::wire::MachineState::{Configured, Draining};
+use fivespot_fleet::wire::MachineState::{Configured, Configuring, Draining, Failed, Idle};
+use fivespot_fleet::wire::shard_message::Payload as Said;
 use fivespot_testenv::eventually;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
@@ -102,23 +103,34 @@ async fn who_reuses_a_machine_stops_its_drain_and_an_administrators_cordon_stays
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "reuse").await;
     let shard = PlayedShard::start().await;
-    for (node, closed) in [("reuse-0", false), ("reuse-1", true)] {
+    for (node, closed) in [("reuse-0", false), ("reuse-1", true), ("reuse-2", false)] {
         yard.node(node, |it| it["spec"]["unschedulable"] = json!(closed)).await;
         yard.pod(node, &format!("{node}-held"), |it| it["metadata"]["labels"]["app"] = json!("held")).await;
     }
     yard.budget("held").await;
     let _operator = Operator::start(plane, "reuse", &shard.address, &[]);
     shard.until("hello", PlayedShard::is_connected).await;
-    shard.instruct("reuse", &["reuse-0", "reuse-1"], 600);
-    assert_eq!(shard.acked("reuse").await.1, 2);
+    shard.instruct("reuse", &["reuse-0", "reuse-1", "reuse-2"], 600);
+    assert_eq!(shard.acked("reuse").await.1, 3);
     assert!(!yard.record("reuse-1").await.unwrap().cordoned_by_us);
-    for node in ["reuse-0", "reuse-1"] {
-        shard.tell(node, Configured);
+    // What a session tells at its beginning is of a moment before, and an instruction may overtake it.
+    shard.tell("reuse-0", Configured);
+    yard.until_phase("reuse-0", "Draining").await;
+    assert!(yard.record("reuse-0").await.is_some_and(|record| record.is_running()));
+    shard.tell("reuse-0", Idle);
+    shard.tell("reuse-0", Configured);
+    shard.tell("reuse-1", Configuring);
+    for (node, phase) in [("reuse-0", "Ready"), ("reuse-1", "Registered")] {
         eventually("the reclaim is over", async || yard.record(node).await.is_none()).await;
-        yard.until_phase(node, "Ready").await;
+        yard.until_phase(node, phase).await;
     }
     assert!(!yard.is_cordoned("reuse-0").await, "we had closed it");
     assert!(yard.is_cordoned("reuse-1").await, "somebody else had");
+    // A session that is younger than the reclaim knows better.
+    shard.bind(&[("reuse-2", Configured)]);
+    shard.hang_up();
+    eventually("the reclaim is over", async || yard.record("reuse-2").await.is_none()).await;
+    assert!(!yard.is_cordoned("reuse-2").await);
     yard.drop_budget("held").await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(yard.on("reuse-0").await.len(), 1, "nobody evicts any more");
@@ -199,6 +211,37 @@ async fn a_node_that_disappears_in_the_middle_is_drained_and_one_that_comes_agai
     yard.drop_budget("held").await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert!(!yard.is_cordoned("again-1").await && yard.record("again-1").await.is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_fails_while_it_is_emptied_says_so_to_the_end_and_the_one_that_is_meant_goes() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "fails").await;
+    let shard = PlayedShard::start().await;
+    // The name of one machine's Node is the id of another.
+    yard.node("fails-0", |node| node["spec"]["providerID"] = json!("metal://rack/ref-fails-1")).await;
+    yard.node("fails-1", |node| node["spec"]["providerID"] = json!("metal://rack/ref-fails-0")).await;
+    yard.pod("fails-1", "held", |_| {}).await;
+    yard.budget("held").await;
+    let _operator = Operator::start(plane, "fails", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.tell("fails-0", Configured);
+    yard.until_phase("fails-0", "Ready").await;
+    shard.instruct("fails", &["fails-0"], 600);
+    shard.tell("fails-0", Draining);
+    shard.acked("fails").await;
+    assert!(yard.is_cordoned("fails-1").await && !yard.is_cordoned("fails-0").await);
+    let mut broken = update("fails-0", Failed);
+    broken.last_error = "the power supply burns".into();
+    shard.say(Said::NodeStateUpdate(broken));
+    yard.until_phase("fails-0", "Failed").await;
+    yard.drop_budget("held").await;
+    eventually("it is empty", async || {
+        yard.record("fails-1").await.is_some_and(|record| record.outcome == Some(Outcome::Drained))
+    })
+    .await;
+    let (phase, error) = yard.phase("fails-0").await.unwrap();
+    assert_eq!((phase.as_str(), error.as_str()), ("Failed", "the power supply burns"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

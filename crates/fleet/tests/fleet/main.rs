@@ -11,6 +11,7 @@ mod proxy;
 mod edges;
 mod many;
 mod order;
+mod policy;
 mod process;
 mod recipes;
 mod restarted;

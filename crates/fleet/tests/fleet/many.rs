@@ -90,7 +90,7 @@ async fn a_server_that_hangs_does_not_delay_a_bootstrap_and_loses_no_instruction
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "hangs").await;
     let shard = PlayedShard::start().await;
-    let names: Vec<String> = (0..5).map(|number| format!("hangs-{number}")).collect();
+    let names: Vec<String> = (0..40).map(|number| format!("hangs-{number}")).collect();
     for name in &names {
         yard.node(name, |_| {}).await;
         yard.pod(name, &format!("{name}-web"), |_| {}).await;

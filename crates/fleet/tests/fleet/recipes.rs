@@ -78,11 +78,11 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     let file = template.path().to_str().unwrap();
     let operator = Operator::start(plane, "r2", &shard.address, &["--bootstrap-template-file", file]);
     shard.until("the demand", |shard| shard.gpus() == Some(8)).await;
+    shard.tell("idle-0", Configuring);
+    yard.until_phase("idle-0", "Registered").await;
     shard.ask_bootstrap("boot", CLUSTER);
     shard.until("a blob", |shard| shard.blob("boot").is_some()).await;
     assert_eq!(shard.blob("boot").unwrap().1, format!("join {CLUSTER}"));
-    shard.tell("idle-0", Configuring);
-    yard.until_phase("idle-0", "Registered").await;
     shard.tell("idle-0", Configured);
     yard.until_phase("idle-0", "Ready").await;
     // The Node registers after the machine is said to be there: the UpcomingNode finds it.
@@ -124,6 +124,18 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     for reason in ["ReclaimAccepted", "DrainBlocked", "DrainFailed"] {
         assert!(on_node.iter().any(|event| event.starts_with(reason)), "{reason}: {on_node:?}");
     }
+    // Whoever looks at the pod sees it too.
+    let events: kube::Api<k8s_openapi::api::core::v1::Event> =
+        kube::Api::namespaced(yard.client.clone(), &yard.namespace);
+    let params =
+        kube::api::ListParams::default().fields("involvedObject.name=train-0,reason=EvictionBlocked");
+    let on_pod = events.list(&params).await.unwrap().items;
+    let [event] = on_pod.as_slice() else { panic!("{on_pod:?}") };
+    let text = event.message.clone().unwrap_or_default();
+    assert!(
+        text.starts_with("the fleet takes Node idle-0 back until ") && text.contains("train-pdb"),
+        "{text}"
+    );
     // A machine that failed stays to be looked at until it leaves.
     shard.tell("idle-0", Idle);
     eventually("it has left", async || yard.phase("idle-0").await.is_none()).await;
@@ -135,6 +147,7 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
         "fivespot_fleet_instructions_total{result=\"acked\"} 1",
         "fivespot_fleet_drain_duration_seconds_count{result=\"Failed\"} 1",
         "fivespot_fleet_active_drains 0",
+        "fivespot_fleet_next_deadline_timestamp_seconds 0",
         "fivespot_fleet_connected 1",
         "fivespot_fleet_bootstraps_total{result=\"answered\"} 1",
     ] {

@@ -5,7 +5,11 @@ use crate::harness::shard::{PlayedShard, Tls};
 use crate::harness::yard::Yard;
 use crate::harness::{CLUSTER, Operator, plane};
 use fivespot_fleet::wire::MachineState::Configured;
+use fivespot_fleet::wire::operator_message::Payload;
+use fivespot_fleet::wire::shard_client::ShardClient;
+use fivespot_fleet::wire::{Hello, OperatorMessage, ShardMessage};
 use fivespot_testenv::{eventually, is_proof};
+use futures::StreamExt;
 use rcgen::string::Ia5String;
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, SanType};
 use serde_json::json;
@@ -54,6 +58,14 @@ async fn a_drain_goes_on_while_frames_break_the_shard_goes_deaf_or_is_gone() {
     let before = shard.sessions();
     shard.until("another session", |shard| shard.sessions() > before).await;
     shard.be_mute(false);
+
+    // Another who speaks for the cluster takes the session over, and nobody says so.
+    shard.until("a session", PlayedShard::is_connected).await;
+    let before = shard.sessions();
+    let intruder = intrude(&shard.address).await;
+    shard.until("both sessions", |shard| shard.sessions() > before).await;
+    shard.until("the operator again", |shard| shard.sessions() > before + 1).await;
+    drop(intruder);
 
     // Gone, and there again at the same place.
     let address = road.address.clone();
@@ -156,7 +168,54 @@ async fn only_the_certificate_of_this_cluster_opens_a_session() {
     assert_eq!(shard.sessions(), 1);
     // Nor is a file that is not there a riddle.
     fs::remove_file(folder.path().join("key")).unwrap();
-    eventually("the file is named", async || operator.log().contains("--tls-key: cannot read")).await;
+    eventually("the file is named", async || operator.log().contains("--tls-key: cannot use")).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_speaks_an_old_tls_is_not_spoken_to() {
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::version::{TLS12, TLS13};
+    use tokio_rustls::rustls::{ServerConfig, crypto::ring};
+    let (plane, _turn) = plane().await;
+    let folder = tempfile::tempdir().unwrap();
+    let ca = Authority::new();
+    let (certificate, key) = ca.sign(&["127.0.0.1"], "bigfleet://shard/shard-0");
+    for (name, text) in [("ca", &ca.certificate), ("cert", &certificate), ("key", &key)] {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let flags = ["ca", "cert", "key"].map(|it| format!("--tls-{it}={}", folder.path().join(it).display()));
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    for (version, is_old) in [(&TLS12, true), (&TLS13, false)] {
+        let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let config = ServerConfig::builder_with_provider(std::sync::Arc::new(ring::default_provider()))
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(chain, key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let greeting = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            acceptor.accept(stream).await.map(drop).map_err(|error| error.to_string())
+        });
+        let _operator = Operator::start(plane, "old", &address, &flags);
+        let outcome = greeting.await.unwrap();
+        assert_eq!(outcome.is_err(), is_old, "{outcome:?}");
+    }
+}
+
+/// Somebody else begins a session in the name of the cluster.
+async fn intrude(address: &str) -> tonic::Streaming<ShardMessage> {
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
+    let mut client = ShardClient::new(endpoint.connect().await.unwrap());
+    let hello = Hello { cluster_id: CLUSTER.to_owned(), protocol_version: "v1alpha1".to_owned() };
+    let hello = OperatorMessage { payload: Some(Payload::Hello(hello)) };
+    let words = futures::stream::iter([hello]).chain(futures::stream::pending());
+    client.session(words).await.unwrap().into_inner()
 }
 
 struct Authority {

@@ -1,7 +1,7 @@
 //! A shard that says what a test wants it to say, and writes down what it hears and when.
 //!
-//! It is played from what is known of BigFleet's protocol: the module of the real shard could not be fetched from the
-//! registry when this was written. What these tests prove is our side of that protocol.
+//! It is played from BigFleet's protocol and from its public source: the module of the real shard could not be fetched from
+//! the registry when this was written. What these tests prove is our side of that protocol.
 
 use fivespot_fleet::wire::operator_message::Payload as Heard;
 use fivespot_fleet::wire::shard_message::Payload as Said;
@@ -40,13 +40,17 @@ pub(crate) struct PlayedShard {
     task: JoinHandle<()>,
 }
 
+type Voice = mpsc::UnboundedSender<Result<ShardMessage, Status>>;
+
 #[derive(Default)]
 struct State {
     needs_identity: bool,
     /// Whether rollups are acknowledged.
     is_mute: AtomicBool,
     heard: Mutex<Vec<(Timestamp, Heard)>>,
-    current: Mutex<Option<mpsc::UnboundedSender<Result<ShardMessage, Status>>>>,
+    current: Mutex<Option<Voice>>,
+    /// Sessions that a newer one has replaced: they stay open, hear nothing, and nobody hears them.
+    superseded: Mutex<Vec<Voice>>,
     sessions: Mutex<usize>,
     /// Machines of the cluster, told at the beginning of each session.
     bound: Mutex<Vec<NodeStateUpdate>>,
@@ -134,9 +138,10 @@ impl PlayedShard {
         self.state.is_mute.store(is_mute, Ordering::Relaxed);
     }
 
-    /// Ends the session of now.
+    /// Ends the session of now, as a shard that is started again does.
     pub(crate) fn hang_up(&self) {
         *self.state.current.lock().unwrap() = None;
+        self.state.superseded.lock().unwrap().clear();
     }
 
     pub(crate) fn sessions(&self) -> usize {
@@ -265,8 +270,9 @@ impl Shard for Service {
         for update in state.bound.lock().unwrap().iter() {
             let _ = say.send(Ok(ShardMessage { payload: Some(Said::NodeStateUpdate(update.clone())) }));
         }
-        // A newer session replaces an older one, which hears nothing more.
-        *state.current.lock().unwrap() = Some(say.clone());
+        if let Some(older) = state.current.lock().unwrap().replace(say.clone()) {
+            state.superseded.lock().unwrap().push(older);
+        }
         *state.sessions.lock().unwrap() += 1;
         let weak = say.downgrade();
         drop(say);
@@ -274,12 +280,20 @@ impl Shard for Service {
             state.heard.lock().unwrap().push((Timestamp::now(), Heard::Hello(hello)));
             while let Ok(Some(message)) = incoming.message().await {
                 let Some(payload) = message.payload else { continue };
-                let is_rollup = matches!(payload, Heard::Rollup(_));
+                let Some(say) = weak.upgrade() else { break };
+                let is_current =
+                    state.current.lock().unwrap().as_ref().is_some_and(|now| now.same_channel(&say));
+                if !is_current {
+                    continue;
+                }
+                // What cannot be read is dropped whole, and nothing is said about it.
+                let is_rollup = match &payload {
+                    Heard::Rollup(rollup) if !rollup.needs.iter().all(is_readable) => continue,
+                    Heard::Rollup(_) => true,
+                    _ => false,
+                };
                 state.heard.lock().unwrap().push((Timestamp::now(), payload));
-                if is_rollup
-                    && !state.is_mute.load(Ordering::Relaxed)
-                    && let Some(say) = weak.upgrade()
-                {
+                if is_rollup && !state.is_mute.load(Ordering::Relaxed) {
                     let _ = say.send(ack("rollup"));
                 }
             }
@@ -293,6 +307,22 @@ impl Shard for Service {
         let said = futures::stream::unfold(said, |mut said| async { said.recv().await.map(|it| (it, said)) });
         Ok(Response::new(said.boxed()))
     }
+}
+
+/// Whether a need passes the shard's checks: known operators and buckets, and quantities that Kubernetes can read.
+fn is_readable(need: &CapacityNeed) -> bool {
+    let quantities = need.aggregate_resources.values().chain(need.min_unit.values());
+    let is_quantity = |text: &String| {
+        let number = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+        let suffix = &text[number.len()..];
+        let known = ["", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        number.parse::<f64>().is_ok() && known.contains(&suffix)
+    };
+    quantities.into_iter().all(is_quantity)
+        && need.requirements.iter().all(|it| (0..=5).contains(&it.operator))
+        && [need.interruption_penalty_bucket, need.reclamation_penalty_bucket]
+            .iter()
+            .all(|bucket| (0..=27).contains(bucket))
 }
 
 /// Whether a certificate names a cluster, and no other: as a URI, with its kind and length before it.
