@@ -1,9 +1,10 @@
 //! Pods: listed, evicted, ended.
 
 use crate::cache::{Source, list_all};
-use crate::error::{CALL, Error, Remaining, within};
+use crate::error::{CALL, Error};
 use crate::gate::Rank;
 use crate::node::PodItem;
+use crate::shell::Permission;
 use crate::workload::Reached;
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
 use futures::StreamExt;
@@ -44,14 +45,13 @@ pub(crate) async fn ask(
     pods: &[PodId],
     way: Way,
     rank: Option<Rank>,
-    remaining: impl Remaining,
+    permission: &Permission,
 ) -> Attempts {
-    let remaining = &remaining;
     let attempts = futures::stream::iter(pods.iter().cloned()).map(|pod| async move {
         let _permit = reached.gate.enter(rank).await;
         let not_ours =
             || Outcome::Refused("this instance does not look after the machine any more".to_owned());
-        let outcome = within(remaining, ask_one(&reached.client, &pod, way)).await.unwrap_or_else(not_ours);
+        let outcome = permission.within(ask_one(&reached.client, &pod, way)).await.unwrap_or_else(not_ours);
         Attempt { pod, outcome }
     });
     Attempts(attempts.buffered(AT_ONCE).collect().await)

@@ -181,22 +181,6 @@ pub(crate) fn describe(error: &kube::Error) -> String {
     innermost.to_string().chars().take(WORDS).collect()
 }
 
-/// For how long there is a right to write, if there is.
-pub(crate) trait Remaining: Fn() -> Option<Duration> {}
-
-impl<F: Fn() -> Option<Duration>> Remaining for F {}
-
-/// Something that is not begun without the right to it, and ends with it. A right may be renewed meanwhile.
-pub(crate) async fn within<T>(remaining: impl Remaining, work: impl Future<Output = T>) -> Option<T> {
-    let mut work = std::pin::pin!(work);
-    while let Some(remaining) = remaining() {
-        if let Ok(done) = tokio::time::timeout(remaining, &mut work).await {
-            return Some(done);
-        }
-    }
-    None
-}
-
 /// One call, with its bound.
 pub(crate) async fn call<T>(
     what: &str,

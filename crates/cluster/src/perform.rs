@@ -3,13 +3,13 @@
 use crate::cache::Key;
 use crate::capi::{self, CapiVersion};
 use crate::drain::{self, Way};
-use crate::error::{Error, Remaining, Retry, call, within};
+use crate::error::{Error, Retry, call};
 use crate::event::Event;
 use crate::gate::Rank;
 use crate::kinds::Place;
 use crate::node::{NodeItem, RawTaint, write_record};
 use crate::observe::provider_type;
-use crate::shell::{Capi, Shell, wanted};
+use crate::shell::{Capi, Permission, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
@@ -172,7 +172,7 @@ impl Shell {
     async fn tell(&self, pass: &mut Pass<'_>, event: &Event<'_>, now: Timestamp) {
         let _permit = self.gate.enter(pass.rank()).await;
         let telling = event.send(&self.client, &self.settings.instance, pass.watched, now);
-        if let Some(Err(error)) = within(self.remaining(pass), telling).await {
+        if let Some(Err(error)) = self.permission(pass).within(telling).await {
             tracing::warn!(object = %pass.watched.key(), %error, "an event was lost");
         }
     }
@@ -213,7 +213,7 @@ impl Shell {
 
     async fn ask(&self, pass: &mut Pass<'_>, reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
         let rank = pass.rank();
-        drain::ask(reached, pods, way, rank, self.remaining(pass)).await
+        drain::ask(reached, pods, way, rank, &self.permission(pass)).await
     }
 
     async fn set_finalizer(&self, pass: &mut Pass<'_>, present: bool) -> Result<(), Error> {
@@ -470,10 +470,8 @@ impl Shell {
         }
     }
 
-    /// For how long a pass may still write.
-    fn remaining(&self, pass: &Pass<'_>) -> impl Remaining + use<> {
-        let (right, key) = (Arc::clone(&self.settings.right), pass.watched.key());
-        move || right.remaining(&key)
+    fn permission(&self, pass: &Pass<'_>) -> Permission {
+        Permission { right: Arc::clone(&self.settings.right), key: pass.watched.key() }
     }
 
     /// One write.
@@ -484,7 +482,7 @@ impl Shell {
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, Error> {
         let not_holder = || Error::NotHolder { what: what.to_owned() };
-        within(self.remaining(pass), call(what, request)).await.ok_or_else(not_holder)?
+        self.permission(pass).within(call(what, request)).await.ok_or_else(not_holder)?
     }
 
     pub(crate) fn wrote_version(&self, pass: &mut Pass<'_>, answer: &Answer) {

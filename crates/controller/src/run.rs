@@ -36,6 +36,9 @@ const STEP: Duration = Duration::from_secs(1);
 /// How long passes under way may take to end when their machines go to another process.
 const ENDING: Duration = Duration::from_secs(1);
 
+/// How long writes under way may take to be answered, then. What is older has arrived for certain.
+const ANSWERING: Duration = Duration::from_millis(500);
+
 /// How long passes that were ended may take to notice it.
 const ABORTING: Duration = Duration::from_millis(200);
 
@@ -109,6 +112,8 @@ impl Tenant for Office {
         self.desk.share.leave(slots);
         // A pass is short, unless a cluster answers slowly. To be ended is no worse for it than a crash.
         if tokio::time::timeout(ENDING, self.finish(slots)).await.is_err() {
+            self.desk.share.hurry(slots);
+            let _ = tokio::time::timeout(ANSWERING, self.finish(slots)).await;
             self.desk.under_way(slots).iter().for_each(AbortHandle::abort);
             let _ = tokio::time::timeout(ABORTING, self.finish(slots)).await;
         }
@@ -118,8 +123,14 @@ impl Tenant for Office {
 impl Office {
     /// Returns when no pass is under way in these slots.
     async fn finish(&self, slots: &BTreeSet<u32>) {
-        while !self.desk.under_way(slots).is_empty() {
-            self.desk.ended.notified().await;
+        loop {
+            let mut ended = pin!(self.desk.ended.notified());
+            // Before the look, so that what ends in between is heard of.
+            ended.as_mut().enable();
+            if self.desk.under_way(slots).is_empty() {
+                return;
+            }
+            ended.await;
         }
     }
 
@@ -175,9 +186,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         };
         stop.send_replace(true);
         // A pass is short. What is under way is finished while the right to write still stands.
-        let finish = async { while passes.join_next().await.is_some() {} };
-        let (finish, holding) = (tokio::time::timeout(ENDING, finish), tokio::time::timeout(ENDING, holding));
-        let _ = tokio::join!(finish, holding);
+        let all = (0..=desk.share.held().1).collect();
+        let _ = tokio::join!(office.leave(&all), tokio::time::timeout(ENDING, holding));
         outcome
     };
     passes.shutdown().await;
@@ -274,7 +284,7 @@ impl Drop for Done {
         self.desk.passes.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
         self.desk.with(|queue| queue.done(&self.key, outcome, Instant::now()));
         self.desk.ring.notify_one();
-        self.desk.ended.notify_one();
+        self.desk.ended.notify_waiters();
     }
 }
 

@@ -3,7 +3,7 @@
 use fivespot_cluster::{Key, Right};
 use fivespot_core::slots::slot_of;
 use fivespot_ops::slots::Holdings;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,8 +18,17 @@ pub(crate) enum Share {
 /// Slots that are held.
 pub(crate) struct Held {
     holdings: Holdings,
-    /// Slots that are about to be handed over: what is under way in them may end, nothing new begins.
-    leaving: Mutex<BTreeSet<u32>>,
+    /// Slots that are about to be handed over, and in how much of a hurry.
+    leaving: Mutex<BTreeMap<u32, Haste>>,
+}
+
+/// How what is under way ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Haste {
+    /// Passes end, and none begins.
+    Finish,
+    /// Writes end, and none begins: what is sent now may arrive after the slot is another's.
+    Hurry,
 }
 
 impl Share {
@@ -33,15 +42,24 @@ impl Share {
             Self::DryRun => true,
             Self::Held(held) => {
                 let slot = self.slot(key);
-                held.holdings.remaining(slot).is_some() && !held.leaving().contains(&slot)
+                held.holdings.remaining(slot).is_some() && !held.leaving().contains_key(&slot)
             }
         }
     }
 
-    /// Begins nothing new in these slots.
+    /// Begins no pass in these slots.
     pub(crate) fn leave(&self, slots: &BTreeSet<u32>) {
+        self.set(slots, Haste::Finish);
+    }
+
+    /// Begins no write either.
+    pub(crate) fn hurry(&self, slots: &BTreeSet<u32>) {
+        self.set(slots, Haste::Hurry);
+    }
+
+    fn set(&self, slots: &BTreeSet<u32>, haste: Haste) {
         if let Self::Held(held) = self {
-            held.leaving().extend(slots);
+            held.leaving().extend(slots.iter().map(|slot| (*slot, haste)));
         }
     }
 
@@ -62,7 +80,7 @@ impl Share {
 }
 
 impl Held {
-    fn leaving(&self) -> std::sync::MutexGuard<'_, BTreeSet<u32>> {
+    fn leaving(&self) -> std::sync::MutexGuard<'_, BTreeMap<u32, Haste>> {
         self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -79,6 +97,13 @@ impl Right for Share {
         match self {
             Self::DryRun => None,
             Self::Held(Held { holdings, .. }) => holdings.remaining(self.slot(key)),
+        }
+    }
+
+    fn may_begin(&self, key: &Key) -> bool {
+        match self {
+            Self::DryRun => false,
+            Self::Held(held) => held.leaving().get(&self.slot(key)) != Some(&Haste::Hurry),
         }
     }
 }
