@@ -11,9 +11,11 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::time::Duration;
 
 scenarios![
     a_program_that_the_kernel_tells_of_takes_the_machine_back,
@@ -46,7 +48,15 @@ fn start(folder: &Path, name: &str) -> Running {
     if !program.exists() {
         fs::copy("/bin/sleep", &program).unwrap();
     }
-    Running(Command::new(program).arg("600").stdin(Stdio::null()).spawn().unwrap())
+    loop {
+        match Command::new(&program).arg("600").stdin(Stdio::null()).spawn() {
+            // Another thread of the test has forked while the program was written, and its child holds the file.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            started => return Running(started.unwrap()),
+        }
+    }
 }
 
 /// Waits for the Pod that the DaemonSet puts on a Node, and gives a kubeconfig with a token that is bound to it.
@@ -150,7 +160,7 @@ async fn takes_it_back(detector: &str, program: &str) {
     world.until_armed("desk").await;
     let _agent = start_agent(&world, "desk", detector, &folder).await;
     eventually("the agent is armed", async || log().contains("armed")).await;
-    tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
     let status = world.status("desk").await;
     assert_eq!(status.phase.as_deref(), Some("Active"), "{status:?}");
 }
