@@ -34,7 +34,7 @@ enum Task {
     Codegen(codegen::Args),
     /// Make deliberate wrong changes, one at a time, and fail if a named test does not catch one
     Mutants(mutants::Args),
-    /// Run all tests, two programs at a time
+    /// Run all tests, three programs at a time
     Test(test::Args),
     /// Measure, and fail if a bar is missed
     Bench,

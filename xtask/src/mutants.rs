@@ -5,6 +5,7 @@
 
 use crate::root;
 use anyhow::{Context, Result, bail};
+use fivespot_testenv::cargo;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,10 +97,9 @@ fn try_one(tree: &Path, place: &Path, mutant: &Mutant) -> Result<bool> {
 }
 
 fn cargo_test(tree: &Path, place: &Path, test: &[String]) -> Result<String> {
-    let output = Command::new("cargo")
+    let output = cargo(tree)
         .arg("test")
         .args(test)
-        .current_dir(tree)
         .env("CARGO_TARGET_DIR", place.join("build"))
         .env("RUST_BACKTRACE", "0")
         .output()

@@ -1,10 +1,11 @@
-//! All tests: cargo builds them, and two of their programs run at a time.
+//! All tests: cargo builds them, and three of their programs run at a time.
 //!
 //! Most tests wait most of the time, for a window to open or a lease to run out, and cargo would run one program after the
 //! other. Some need the machine for themselves: they measure, or change what all processes of the host share.
 
 use crate::root;
 use anyhow::{Context, Result, bail};
+use fivespot_testenv::cargo;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +23,7 @@ const ALONE: [(&str, &str); 4] = [
 ];
 
 /// Programs that run at the same time.
-const LANES: usize = 2;
+const LANES: usize = 3;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -68,7 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     outcomes.extend(run_all(together, LANES));
     times.write(&outcomes);
     if args.only.is_none() {
-        let doc = cargo().args(["test", "--locked", "--quiet", "--workspace", "--doc"]).status()?;
+        let doc = cargo(&root()).args(["test", "--locked", "--quiet", "--workspace", "--doc"]).status()?;
         if !doc.success() {
             bail!("a test in a comment failed");
         }
@@ -85,15 +86,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn cargo() -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root());
-    cargo
-}
-
 /// Builds all tests and says where they are.
 fn build() -> Result<Vec<Program>> {
-    let mut command = cargo();
+    let mut command = cargo(&root());
     command.args(["test", "--locked", "--workspace", "--no-run", "--message-format=json-render-diagnostics"]);
     let output = command.stderr(Stdio::inherit()).output().context("run cargo test --no-run")?;
     if !output.status.success() {

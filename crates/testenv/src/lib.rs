@@ -40,5 +40,5 @@ pub use daemon::Daemon;
 pub use error::Error;
 pub use hosts::{Behaviour, Core, Fault, Hosts};
 pub use kubeconfig::{Identity, anonymous_kubeconfig};
-pub use programs::build_programs;
+pub use programs::{build_programs, cargo};
 pub use servers::Servers;

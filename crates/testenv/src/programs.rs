@@ -4,21 +4,26 @@ use crate::error::{Context, Error};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Builds programs of the workspace in `root`, and returns the folder they are in. They get the features that the whole
-/// workspace has: after `cargo test --workspace` there is nothing to build.
-pub fn build_programs(root: &Path, names: &[&str]) -> Result<PathBuf, Error> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--locked", "--quiet", "--workspace"]).current_dir(root).stdin(Stdio::null());
-    command.args(names.iter().flat_map(|name| ["--bin", name]));
-    // What cargo tells a program that it runs. Build scripts that read it would be run again, and half the world after
-    // them: ring's does.
+/// Cargo in the workspace in `root`, as a person would call it there. Cargo tells a program that it runs about its package;
+/// build scripts that read it would be run again, and half the world after them: ring's does.
+pub fn cargo(root: &Path) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
             command.env_remove(&name);
         }
     }
+    command
+}
+
+/// Builds programs of the workspace in `root`, and returns the folder they are in. They get the features that the whole
+/// workspace has: after `cargo test --workspace` there is nothing to build.
+pub fn build_programs(root: &Path, names: &[&str]) -> Result<PathBuf, Error> {
+    let mut command = cargo(root);
+    command.args(["build", "--locked", "--quiet", "--workspace"]).stdin(Stdio::null());
+    command.args(names.iter().flat_map(|name| ["--bin", name]));
     let output = command.output().context(|| "run cargo".to_owned())?;
     if !output.status.success() {
         let output = String::from_utf8_lossy(&output.stderr).into_owned();
