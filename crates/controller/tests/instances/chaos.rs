@@ -240,7 +240,7 @@ async fn no_machine_has_two_owners_or_none_for_long() {
 /// How long after a boundary the first thing was done about a machine that it concerns, at the longest: something was
 /// made, the Node cordoned or opened, or the Machine told. What is only written down does not count.
 fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) -> Duration {
-    let (mut latest, mut counted) = ((SignedDuration::ZERO, String::new()), 0);
+    let (mut latest, mut counted) = ((SignedDuration::ZERO, String::new(), Timestamp::MIN), 0);
     let second = SignedDuration::from_secs(1);
     for (hour, at) in &hours.struck {
         let flips = |number: &usize| {
@@ -253,11 +253,17 @@ fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) ->
             let Some(deed) = timeline.deeds.iter().find(concerns) else {
                 panic!("nothing was done about {machine} after {at}");
             };
-            latest = latest.max((deed.at.duration_since(*at), format!("{at}: {deed:?}")));
+            latest = latest.max((deed.at.duration_since(*at), machine.clone(), *at));
             counted += 1;
         }
     }
-    println!("{counted} transitions at {} boundaries; the latest of {}", hours.struck.len(), latest.1);
+    let (late, machine, at) = latest;
+    println!("{counted} transitions at {} boundaries; the latest was that of {machine}:", hours.struck.len());
+    let around = SignedDuration::from_secs(30);
+    let deeds = timeline.deeds.iter().filter(|deed| deed.machine == machine && deed.at >= at - around);
+    for deed in deeds.take_while(|deed| deed.at <= at + late + around) {
+        println!("{:>6.1} s {deed:?}", deed.at.duration_since(at).as_secs_f64());
+    }
     assert!(counted > 0);
-    Duration::try_from(latest.0).unwrap_or_default()
+    Duration::try_from(late).unwrap_or_default()
 }

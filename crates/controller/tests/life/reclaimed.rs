@@ -88,7 +88,11 @@ impl World {
             (self.hosts.node_name(name), format!("reclaim-agent-{}", self.hosts.node_name(name)));
         let of_machine = |it: &AuditEntry| it.namespace == self.namespace && it.name == name;
         let of_node = |it: &AuditEntry| it.name == node || it.name == config;
-        let pods = |it: &AuditEntry| it.resource == "pods" && it.namespace == self.namespace;
+        // Pods are named after their machine; those of other machines live beside them.
+        let pods = |it: &AuditEntry| {
+            let number = it.name.strip_prefix(name).and_then(|rest| rest.strip_prefix('-'));
+            it.resource == "pods" && it.namespace == self.namespace && number.is_some()
+        };
         let is_write = |it: &AuditEntry| {
             let reads = ["get", "list", "watch"].contains(&it.verb.as_str());
             it.at >= since && it.user_agent.starts_with(OURS) && !reads && it.code < 300
