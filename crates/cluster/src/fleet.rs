@@ -98,6 +98,8 @@ pub enum Wish {
 pub struct Taken {
     /// Its name.
     pub node: String,
+    /// Its identity.
+    pub uid: String,
     /// The record on it, as it is written.
     pub record: String,
     /// What holds the drain up, in words; empty if nothing does.
@@ -170,6 +172,7 @@ impl Item for TakenItem {
         let (key, mut annotations) = (key_of(&metadata), metadata.annotations.unwrap_or_default());
         let taken = annotations.remove(FLEET_RECLAIM).map(|record| Taken {
             node: key.name.clone(),
+            uid: metadata.uid.unwrap_or_default(),
             record,
             progress: annotations.remove(FLEET_PROGRESS).unwrap_or_default(),
         });
@@ -290,7 +293,10 @@ impl Fleet {
 
     /// Makes an UpcomingNode, and returns it as it is then.
     pub async fn create_upcoming(&self, name: &str, spec: &UpcomingNodeSpec) -> Result<UpcomingNode, Error> {
-        let body = &upcoming_body(name, None, spec);
+        let body = &json!({
+            "apiVersion": "bigfleet.lucy.sh/v1alpha1", "kind": "UpcomingNode",
+            "metadata": {"name": name}, "spec": spec,
+        });
         let (what, path) = (format!("create UpcomingNode {name}"), format!("{GROUP}/upcomingnodes"));
         self.write(Write { what, method: Method::POST, path, kind: JSON, body }).await
     }
@@ -298,7 +304,7 @@ impl Fleet {
     /// Gives an UpcomingNode another spec, if it is still what it was.
     pub async fn replace_upcoming(&self, old: &UpcomingNode, spec: &UpcomingNodeSpec) -> Result<(), Error> {
         let name = old.metadata.name.as_deref().unwrap_or_default();
-        let body = &upcoming_body(name, old.metadata.resource_version.as_deref(), spec);
+        let body = &json!(UpcomingNode { spec: spec.clone(), ..old.clone() });
         let (what, path) = (format!("update UpcomingNode {name}"), format!("{GROUP}/upcomingnodes/{name}"));
         self.write::<Unread>(Write { what, method: Method::PUT, path, kind: JSON, body }).await.map(drop)
     }
@@ -425,17 +431,6 @@ fn found<T>(answer: Result<T, Error>) -> Result<bool, Error> {
         Err(error) if error.is_absent() || error.code() == Some(409) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-fn upcoming_body(name: &str, version: Option<&str>, spec: &UpcomingNodeSpec) -> Value {
-    let mut body = json!({
-        "apiVersion": "bigfleet.lucy.sh/v1alpha1", "kind": "UpcomingNode",
-        "metadata": {"name": name}, "spec": spec,
-    });
-    if let Some(version) = version {
-        body["metadata"]["resourceVersion"] = json!(version);
-    }
-    body
 }
 
 #[derive(Deserialize)]

@@ -1,6 +1,7 @@
 //! What could be had from the fleet, written down as hints.
 
 use crate::metrics::{Metrics, count};
+use crate::quantity::readable;
 use crate::template::operator_word;
 use crate::wire::AvailableCapacityUpdate;
 use crate::wire::available_capacity_update::Confidence;
@@ -83,7 +84,6 @@ fn spec_of(update: &AvailableCapacityUpdate) -> AvailableCapacitySpec {
         Confidence::Medium => "Medium",
         Confidence::High => "High",
     };
-    let resources = update.resources.iter().flat_map(|it| &it.resources);
     // A price that is no number is none.
     let cost = if update.cost_per_hour.is_finite() { update.cost_per_hour } else { 0.0 };
     AvailableCapacitySpec {
@@ -96,7 +96,7 @@ fn spec_of(update: &AvailableCapacityUpdate) -> AvailableCapacitySpec {
                 values: it.values.clone(),
             })
             .collect(),
-        resources: resources.map(|(name, amount)| (name.clone(), Quantity(amount.clone()))).collect(),
+        resources: readable(update.resources.as_ref()),
         available_count: update.available_count,
         availability: availability.to_owned(),
         cost: Quantity(format!("{cost:.6}").trim_end_matches('0').trim_end_matches('.').to_owned()),

@@ -12,7 +12,7 @@ use fivespot_cluster::{Cache, Key};
 use futures::StreamExt;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// A watch that has heard nothing for this long may be dead without knowing it; the server speaks every minute.
@@ -48,8 +48,9 @@ impl Demand {
         Self { cluster, fleet, requests, metrics, told: Mutex::default() }
     }
 
-    /// All that is wanted now, or why that cannot be said.
-    pub async fn rollup(&self) -> Result<ClusterCapacityNeeds, String> {
+    /// All that is wanted now, or why that cannot be said; and the requests that the shard has heard of when it
+    /// acknowledges that.
+    pub async fn rollup(&self) -> Result<(ClusterCapacityNeeds, Vec<Key>), String> {
         self.check()?;
         let mut all = self.requests.all();
         all.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -78,7 +79,14 @@ impl Demand {
         }
         self.metrics.unusable_requests.set(i64::try_from(unusable.len()).unwrap_or(i64::MAX));
         told.unusable = unusable;
-        Ok(rollup)
+        if rollup.needs.is_empty() && !all.is_empty() {
+            // The shard would take it for a word that nothing is wanted.
+            return Err(format!("no CapacityRequest of {} can be used", all.len()));
+        }
+        let is_new = |(key, request): &(Key, Arc<RequestView>)| {
+            !request.is_acknowledged && !told.unusable.contains_key(&key.to_string())
+        };
+        Ok((rollup, all.into_iter().filter(is_new).map(|(key, _)| key).collect()))
     }
 
     /// Whether what the watch shows is all there is.
@@ -94,11 +102,6 @@ impl Demand {
             return Err("the watch of CapacityRequests has been silent for too long".to_owned());
         }
         Ok(())
-    }
-
-    /// The requests that the shard has heard of when it acknowledges the rollup that is built now.
-    pub fn pending(&self) -> Vec<Key> {
-        self.requests.keys(|_, request| !request.is_acknowledged)
     }
 
     /// Says on requests that the fleet has heard of them.

@@ -3,19 +3,20 @@
 //! Each machine has a mailbox and at most one worker, so that what is said about one machine is done in the order it was
 //! said, and a machine whose Node cannot be reached holds up no other. Nothing here waits: the receive loop calls it.
 
-use crate::drains::Drains;
+use crate::drains::{Drains, Ended};
 use crate::metrics::{Metrics, count};
 use crate::outbox::Outbox;
 use crate::plan::Policy;
-use crate::rate::Rate;
+use crate::rate::Rates;
 use crate::record::{Order, Record, read_grace, to_millis};
 use crate::resolve::{NodeView, Places, Rule, UpcomingView, resolve};
-use crate::wire::{NodeStateUpdate, ReclaimAck, ReclaimInstruction};
+use crate::wire::{MachineState, NodeStateUpdate, ReclaimAck, ReclaimInstruction};
 use fivespot_api::names::upcoming_node;
 use fivespot_cluster::fleet::Fleet;
-use fivespot_cluster::{Cache, Key};
+use fivespot_cluster::{Cache, Error, Key};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -33,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a drain waits until its ack is on its way. Without a session it is not, and the drain goes on.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// First and last wait before something is tried again.
+const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
 /// What does not change while the process runs.
 #[derive(Debug, Clone)]
@@ -55,15 +59,17 @@ pub struct Desk {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) metrics: Metrics,
     pub(crate) settings: Settings,
-    pub(crate) rate: Rate,
+    pub(crate) rates: Rates,
     pub(crate) drains: Drains,
-    mailboxes: Mutex<HashMap<String, VecDeque<Letter>>>,
+    mailboxes: Mutex<HashMap<String, VecDeque<Mail>>>,
     providers: Mutex<HashMap<String, String>>,
     instructions: Mutex<Instructions>,
-    heard: Mutex<HashSet<String>>,
+    heard: Mutex<Heard>,
     /// Machines that were idle since they were last taken back.
     pub(crate) idle: Mutex<HashSet<String>>,
     session_began: Mutex<Timestamp>,
+    /// Whether it is we who speak for the cluster.
+    speaks: AtomicBool,
 }
 
 /// What the work on machines is made of.
@@ -79,21 +85,22 @@ pub struct Parts {
     /// What is counted.
     pub metrics: Metrics,
     /// How fast pods are asked.
-    pub rate: Rate,
+    pub rates: Rates,
 }
 
 /// Something to be done about a machine.
+#[derive(Clone)]
 pub(crate) enum Letter {
     /// The shard wants its Node back; the entry is what the instruction calls it.
     Entry(Arc<Instruction>, String),
     /// Its Node was not found until the deadline.
     Missing(Arc<Instruction>, String),
-    /// The shard tells its state.
-    State(Box<NodeStateUpdate>),
+    /// The shard tells its state; the number is that of what was heard.
+    State(Arc<NodeStateUpdate>, u64),
     /// The drain of its Node goes on after a restart.
     Resumed(String),
     /// The drain of its Node has ended.
-    Ended(crate::drains::Ended),
+    Ended(Arc<Ended>),
     /// A Node has appeared that may be it.
     Look,
 }
@@ -105,16 +112,38 @@ pub(crate) struct Instruction {
     pub(crate) grace: SignedDuration,
     pub(crate) preemptor_priority: i32,
     received: Instant,
+    /// What had been heard of machines before.
+    heard: u64,
     progress: Mutex<Progress>,
     acked: watch::Sender<bool>,
 }
 
 #[derive(Default)]
 struct Progress {
-    left: usize,
+    /// Entries of which it is not known yet whether their Nodes are cordoned.
+    left: BTreeSet<String>,
     started: i32,
     is_acked: bool,
 }
+
+/// What the shard has told of machines in this session.
+#[derive(Default)]
+struct Heard {
+    /// How much was told, in all sessions.
+    count: u64,
+    machines: HashMap<String, Mention>,
+}
+
+/// What was heard of one machine, by number.
+#[derive(Default, Clone, Copy)]
+struct Mention {
+    last: u64,
+    /// The last word that it is not the one that drains.
+    left: u64,
+}
+
+/// A letter, and how often it could not be dealt with.
+type Mail = (Letter, u32);
 
 /// Instructions by id: the count of those that were acked.
 #[derive(Default)]
@@ -147,7 +176,7 @@ impl Instruction {
 impl Desk {
     /// A desk with nothing on it.
     pub fn new(parts: Parts, settings: Settings) -> Arc<Self> {
-        let Parts { fleet, nodes, upcoming, outbox, metrics, rate } = parts;
+        let Parts { fleet, nodes, upcoming, outbox, metrics, rates } = parts;
         Arc::new(Self {
             fleet,
             nodes,
@@ -155,7 +184,7 @@ impl Desk {
             outbox,
             metrics,
             settings,
-            rate,
+            rates,
             drains: Drains::default(),
             mailboxes: Mutex::default(),
             providers: Mutex::default(),
@@ -163,12 +192,13 @@ impl Desk {
             heard: Mutex::default(),
             idle: Mutex::default(),
             session_began: Mutex::new(Timestamp::UNIX_EPOCH),
+            speaks: AtomicBool::new(false),
         })
     }
 
     /// A session begins: what the shard does not speak of in it is not there any more.
     pub fn begin_session(&self) {
-        lock(&self.heard).clear();
+        lock(&self.heard).machines.clear();
         *lock(&self.session_began) = to_millis(Timestamp::now());
     }
 
@@ -179,7 +209,14 @@ impl Desk {
 
     /// Machines that the shard has spoken of in this session.
     pub fn heard(&self) -> BTreeSet<String> {
-        lock(&self.heard).iter().cloned().collect()
+        lock(&self.heard).machines.keys().cloned().collect()
+    }
+
+    /// Whether an instruction that could not be carried out at once still means this machine: in another session, or after
+    /// the machine has left, it may be in use again.
+    pub(crate) fn is_meant(&self, machine: &str, instruction: &Instruction) -> bool {
+        let mention = lock(&self.heard).machines.get(machine).copied().unwrap_or_default();
+        *lock(&self.session_began) <= instruction.received_at && mention.left <= instruction.heard
     }
 
     /// Takes an instruction.
@@ -230,7 +267,8 @@ impl Desk {
             grace,
             preemptor_priority,
             received: Instant::now(),
-            progress: Mutex::new(Progress { left: entries.len(), ..Progress::default() }),
+            heard: lock(&self.heard).count,
+            progress: Mutex::new(Progress { left: entries.iter().cloned().collect(), ..Progress::default() }),
             acked: watch::Sender::new(false),
         });
         if entries.is_empty() {
@@ -255,17 +293,17 @@ impl Desk {
     }
 
     /// One entry of an instruction is done with, for now.
-    pub(crate) fn settle(self: &Arc<Self>, instruction: &Arc<Instruction>, is_started: bool) {
-        let is_last = {
+    pub(crate) fn settle(self: &Arc<Self>, instruction: &Arc<Instruction>, entry: &str, is_started: bool) {
+        let is_due = {
             let mut progress = lock(&instruction.progress);
-            if progress.left == 0 {
+            if !progress.left.remove(entry) {
                 return;
             }
-            progress.left -= 1;
             progress.started += i32::from(is_started);
-            progress.left == 0
+            let is_late = instruction.received.elapsed() >= PATIENCE && progress.started > 0;
+            progress.left.is_empty() || is_late
         };
-        if is_last {
+        if is_due {
             self.ack(instruction);
         }
     }
@@ -307,17 +345,20 @@ impl Desk {
             );
             return;
         }
-        lock(&self.heard).insert(machine.clone());
+        let number = lock(&self.heard).hear(&machine, update.state());
         if !update.provider_id.is_empty() {
             lock(&self.providers).insert(machine.clone(), update.provider_id.clone());
         }
-        self.post(&machine, Letter::State(Box::new(update)));
+        self.post(&machine, Letter::State(Arc::new(update), number));
     }
 
     /// A Node has appeared, changed or gone: UpcomingNodes that do not know theirs look for it.
     pub fn node_changed(self: &Arc<Self>) {
+        if !self.speaks.load(Ordering::Relaxed) {
+            return;
+        }
         let wanting = |_: &Key, it: &UpcomingView| {
-            it.node.is_none() && matches!(it.phase.as_str(), "Registered" | "Ready")
+            it.node.is_none() && matches!(it.phase.as_str(), "Registered" | "Ready" | "Draining")
         };
         for key in self.upcoming.keys(wanting) {
             if let Some(it) = self.upcoming.get(&key)
@@ -328,58 +369,89 @@ impl Desk {
         }
     }
 
-    /// Goes on with the drains that another process began.
-    pub fn resume(self: &Arc<Self>) {
-        let is_running = |node: &NodeView| node.record.as_ref().is_some_and(Record::is_running);
-        for (_, node) in self.nodes.all() {
-            if let Some(record) = node.record.clone().filter(|_| is_running(&node)) {
-                tracing::info!(
-                    node = node.name,
-                    machine = record.machine,
-                    deadline = %record.deadline,
-                    "goes on with a drain that another process began"
-                );
-                self.post(&record.machine, Letter::Resumed(node.name.clone()));
-                self.start_drain(&node.name, &node.uid, record, None);
+    /// It is our turn to speak for the cluster: goes on with the drains that another process began. They are asked of the
+    /// server, since what a watch shows may be of a moment before.
+    pub async fn resume(self: &Arc<Self>) -> Result<(), Error> {
+        self.speaks.store(true, Ordering::Relaxed);
+        self.node_changed();
+        for taken in self.fleet.taken().await? {
+            if let Some(record) = Record::read(&taken.record).filter(Record::is_running) {
+                self.post(&record.machine, Letter::Resumed(taken.node));
             }
+        }
+        Ok(())
+    }
+
+    /// Forgets what is known of machines that are gone.
+    pub fn prune(&self) {
+        let is_there = |machine: &String| self.is_machine(machine) || self.find(machine).is_some();
+        let all: Vec<String> = lock(&self.providers).keys().cloned().collect();
+        for machine in all.iter().filter(|machine| !is_there(machine)) {
+            lock(&self.providers).remove(machine);
+            lock(&self.idle).remove(machine);
         }
     }
 
-    /// Puts something into the mailbox of a machine. Of two equal states in a row only the last counts.
+    /// Puts something into the mailbox of a machine. Of two equal things in a row only the last counts.
     pub(crate) fn post(self: &Arc<Self>, machine: &str, letter: Letter) {
+        self.put_into_mailbox(machine, (letter, 0));
+    }
+
+    fn put_into_mailbox(self: &Arc<Self>, machine: &str, mail: Mail) {
         let mut mailboxes = lock(&self.mailboxes);
         if let Some(queue) = mailboxes.get_mut(machine) {
-            if let (Some(Letter::State(last)), Letter::State(next)) = (queue.back_mut(), &letter)
-                && last.state == next.state
-            {
-                last.clone_from(next);
-                return;
+            match (queue.back(), &mail.0) {
+                (Some((Letter::Look, _)), Letter::Look) => return,
+                (Some((Letter::State(last, _), _)), Letter::State(next, _)) if last.state == next.state => {
+                    queue.pop_back();
+                }
+                _ => {}
             }
-            queue.push_back(letter);
+            queue.push_back(mail);
             return;
         }
-        mailboxes.insert(machine.to_owned(), VecDeque::from([letter]));
+        mailboxes.insert(machine.to_owned(), VecDeque::from([mail]));
         drop(mailboxes);
         let (desk, machine) = (Arc::clone(self), machine.to_owned());
         tokio::spawn(async move {
             loop {
-                let letter = {
+                let mail = {
                     let mut mailboxes = lock(&desk.mailboxes);
-                    let letter = mailboxes.get_mut(&machine).and_then(VecDeque::pop_front);
-                    if letter.is_none() {
+                    let mail = mailboxes.get_mut(&machine).and_then(VecDeque::pop_front);
+                    if mail.is_none() {
                         mailboxes.remove(&machine);
                     }
-                    letter
+                    mail
                 };
-                let Some(letter) = letter else { return };
-                desk.handle(&machine, letter).await;
+                let Some((letter, tries)) = mail else { return };
+                if let Err(error) = desk.handle(&machine, letter.clone()).await {
+                    desk.post_again(&machine, (letter, tries), &error);
+                }
             }
         });
     }
 
-    /// Whether there is something more to be done about a machine.
-    pub(crate) fn has_mail(&self, machine: &str) -> bool {
-        lock(&self.mailboxes).get(machine).is_some_and(|queue| !queue.is_empty())
+    /// What could not be done is tried again, for ever, and holds up nothing else that is to be done about the machine.
+    fn post_again(self: &Arc<Self>, machine: &str, (letter, tries): Mail, error: &Error) {
+        count(&self.metrics.writes, "failed");
+        if tries == 0 {
+            tracing::warn!(machine, %error, "not done yet; tried again until it is");
+        } else {
+            tracing::debug!(machine, %error, tries, "not done yet");
+        }
+        let (desk, machine) = (Arc::clone(self), machine.to_owned());
+        tokio::spawn(async move {
+            tokio::time::sleep(AGAIN.0.saturating_mul(1 << tries.min(16)).min(AGAIN.1)).await;
+            if desk.is_current(&machine, &letter) {
+                desk.put_into_mailbox(&machine, (letter, tries.saturating_add(1)));
+            }
+        });
+    }
+
+    /// Whether a letter is not overtaken by another: of states only the last counts.
+    fn is_current(&self, machine: &str, letter: &Letter) -> bool {
+        let last = || lock(&self.heard).machines.get(machine).map(|mention| mention.last);
+        !matches!(letter, Letter::State(_, number) if last() != Some(*number))
     }
 
     /// Whether nobody works on an instruction that is not acked yet.
@@ -397,17 +469,39 @@ impl Desk {
         resolve(entry, places).map(|(node, rule)| (node.clone(), rule))
     }
 
+    /// Whether the shard speaks of a machine of this name, or did.
+    pub(crate) fn is_machine(&self, name: &str) -> bool {
+        lock(&self.heard).machines.contains_key(name)
+            || self.upcoming.get(&Key::new("", upcoming_node(name))).is_some()
+    }
+
     /// The machine that an entry of an instruction is about: by the letter of the protocol it may be the name of a Node.
     fn machine_of(&self, entry: &str) -> String {
-        let is_machine = lock(&self.providers).contains_key(entry)
-            || lock(&self.heard).contains(entry)
-            || self.upcoming.get(&Key::new("", upcoming_node(entry))).is_some();
-        if is_machine {
+        if self.is_machine(entry) || lock(&self.providers).contains_key(entry) {
             return entry.to_owned();
         }
         let refers = self.upcoming.all().into_iter().find(|(_, it)| it.node.as_deref() == Some(entry));
         let by_label = || self.nodes.get(&Key::new("", entry)).and_then(|node| node.machine.clone());
         refers.map(|(_, it)| it.machine.clone()).or_else(by_label).unwrap_or_else(|| entry.to_owned())
+    }
+}
+
+impl Heard {
+    /// Writes down that a state was told, and returns its number.
+    fn hear(&mut self, machine: &str, state: MachineState) -> u64 {
+        self.count += 1;
+        let mention = self.machines.entry(machine.to_owned()).or_default();
+        mention.last = self.count;
+        match state {
+            MachineState::Speculative
+            | MachineState::Creating
+            | MachineState::Idle
+            | MachineState::Configuring
+            | MachineState::Configured
+            | MachineState::Deleting => mention.left = self.count,
+            MachineState::Draining | MachineState::Failed | MachineState::Unspecified => {}
+        }
+        self.count
     }
 }
 

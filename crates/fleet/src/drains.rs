@@ -43,6 +43,8 @@ struct Running {
     uid: String,
     record: watch::Sender<Record>,
     task: AbortHandle,
+    /// Whether it has come to its end, which is not written down yet.
+    has_ended: bool,
 }
 
 /// How a drain ended.
@@ -72,13 +74,17 @@ impl Desk {
         record: Record,
         acked: Option<watch::Receiver<bool>>,
     ) {
+        if self.settings.observe_only {
+            tracing::info!(node, "would be drained");
+            return;
+        }
         let mut drains = lock(&self.drains.0);
         if let Some(running) = drains.get(node) {
-            if running.uid == uid {
+            if running.uid == uid && !running.has_ended {
                 running.record.send_replace(record);
                 return self.count_drains(&drains);
             }
-            // Another Node has its name: the record was the old one's.
+            // It has ended, or another Node has its name and the record was the old one's.
             running.task.abort();
         }
         let (record, records) = watch::channel(record);
@@ -93,9 +99,17 @@ impl Desk {
             let ended = drain.run().await;
             desk.drain_ended(&name, &identity, ended);
         });
-        let running = Running { uid: uid.to_owned(), record, task: task.abort_handle() };
+        let running = Running { uid: uid.to_owned(), record, task: task.abort_handle(), has_ended: false };
         drains.insert(node.to_owned(), running);
         self.count_drains(&drains);
+    }
+
+    /// Goes on with a drain that nobody is at.
+    pub(crate) fn keep_draining(self: &Arc<Self>, node: &str, uid: &str, record: &Record) {
+        let is_known = lock(&self.drains.0).get(node).is_some_and(|running| running.uid == uid);
+        if !is_known {
+            self.start_drain(node, uid, record.clone(), None);
+        }
     }
 
     fn count_drains(&self, drains: &HashMap<String, Running>) {
@@ -113,31 +127,46 @@ impl Desk {
         self.count_drains(&drains);
     }
 
+    /// A drain has ended. It is under way until that is written down.
     fn drain_ended(self: &Arc<Self>, node: &str, uid: &str, ended: Option<Ended>) {
-        {
-            let mut drains = lock(&self.drains.0);
-            if drains.get(node).is_some_and(|running| running.uid == uid) {
-                drains.remove(node);
-            }
-            self.count_drains(&drains);
+        if let Some(running) = lock(&self.drains.0).get_mut(node).filter(|running| running.uid == uid) {
+            running.has_ended = true;
         }
-        if let Some(ended) = ended {
-            let machine = ended.record.machine.clone();
-            self.post(&machine, Letter::Ended(ended));
+        let Some(ended) = ended else { return self.forget_drain(node, uid) };
+        let Ended { record, outcome, text, .. } = &ended;
+        let machine = record.machine.clone();
+        match outcome {
+            Outcome::Drained => tracing::info!(machine, node, "drained"),
+            Outcome::Failed => tracing::error!(machine, node, "not drained: {text}"),
         }
+        let took = Timestamp::now().duration_since(record.accepted_at).as_secs_f64().max(0.0);
+        self.metrics.drains.get_or_create(&By { result: outcome.word() }).observe(took);
+        self.post(&machine, Letter::Ended(Arc::new(ended)));
     }
 
-    /// Tells something about a Node; that nobody hears it is no reason to stop.
-    pub(crate) async fn tell(&self, about: &About, told: Told) {
-        if let Err(error) = self.fleet.tell(about, &told, Timestamp::now()).await {
-            tracing::warn!(%error, "an event could not be sent");
+    /// The end of a drain is written down, if no other has begun.
+    pub(crate) fn forget_drain(&self, node: &str, uid: &str) {
+        let mut drains = lock(&self.drains.0);
+        if drains.get(node).is_some_and(|running| running.uid == uid && running.has_ended) {
+            drains.remove(node);
         }
+        self.count_drains(&drains);
+    }
+
+    /// Tells something about a Node. Nobody waits for it, and that nobody hears it is no reason to stop.
+    pub(crate) fn tell(self: &Arc<Self>, about: About, told: Told) {
+        let (desk, now) = (Arc::clone(self), Timestamp::now());
+        tokio::spawn(async move {
+            if let Err(error) = desk.fleet.tell(&about, &told, now).await {
+                tracing::warn!(%error, "an event could not be sent");
+            }
+        });
     }
 }
 
 /// One drain.
 struct Draining<'a> {
-    desk: &'a Desk,
+    desk: &'a Arc<Desk>,
     node: &'a str,
     uid: &'a str,
     records: watch::Receiver<Record>,
@@ -150,7 +179,10 @@ struct Memory {
     gone: BTreeSet<(String, String)>,
     asked: BTreeSet<(String, String)>,
     has_begun: bool,
-    progress: Option<(String, Instant)>,
+    /// What was written on the Node last, and when.
+    progress: Option<(Option<String>, Instant)>,
+    /// Whether somebody was told that it is held up.
+    is_held_up: bool,
     /// Pods that were told what holds them.
     told: BTreeSet<PodId>,
     /// Since when pods are ended whatever their budgets say, and which.
@@ -161,7 +193,7 @@ impl Draining<'_> {
     /// Until nothing is left or the time is over; nothing if the Node is another one.
     async fn run(mut self) -> Option<Ended> {
         let record = self.records.borrow().clone();
-        self.tell_accepted(&record).await;
+        self.tell_accepted(&record);
         let mut memory = Memory::default();
         loop {
             let record = self.records.borrow_and_update().clone();
@@ -177,8 +209,15 @@ impl Draining<'_> {
                     Ok(None) => {
                         return ended(Outcome::Drained, "the Node is gone, and its pods with it".to_owned());
                     }
+                    // Its pods may be those of another one.
+                    Err(error) if Timestamp::now() >= record.deadline => {
+                        let why = "the time is over, and whether the Node is there is not known";
+                        return ended(Outcome::Failed, format!("{why}: {error}"));
+                    }
                     Err(error) => {
                         tracing::warn!(node = self.node, %error, "whether the Node is there is not known");
+                        tokio::time::sleep(ENDS).await;
+                        continue;
                     }
                 }
             }
@@ -215,7 +254,8 @@ impl Draining<'_> {
         let (namespace, name) = &self.desk.settings.own;
         let place = Place { is_ready, gone: &memory.gone, own: Some((namespace, name)) };
         let (now, policy) = (Timestamp::now(), self.desk.settings.policy);
-        let times = Times { now, accepted_at: record.accepted_at, deadline: record.deadline };
+        let Record { accepted_at, cordoned_at, deadline, .. } = *record;
+        let times = Times { now, accepted_at, cordoned_at, deadline };
         let is_over = now >= record.deadline;
         let look = Look::new(guests, place, times, policy);
         if look.is_complete() {
@@ -241,30 +281,31 @@ impl Draining<'_> {
         let pods = pods.into_iter().map(|pod| (look.way(&pod), pod)).collect();
         // Answers that come after the deadline are of no use any more.
         let patience = if is_over { drain::FORCED } else { left };
-        if let Ok(attempts) = tokio::time::timeout(patience, self.ask(pods)).await {
+        if let Ok(attempts) = tokio::time::timeout(patience, self.ask(pods, times.is_short())).await {
             memory.attempts = attempts;
         }
         let text = memory.attempts.summary();
         self.show(&look, memory).await;
-        self.tell_pods(record, memory).await;
+        self.tell_pods(record, memory);
         Pass::Again(if text.is_empty() { ENDS } else { RETRY })
     }
 
     /// DaemonSets that are gone do not put their pods back.
     async fn find_orphans(&self, guests: &[Guest], memory: &mut Memory) {
-        for guest in guests {
-            let Some(name) = &guest.daemon_set else { continue };
-            let key = (guest.pod.id.namespace.clone(), name.clone());
-            if memory.asked.contains(&key) {
-                continue;
-            }
-            // What cannot be read is there: its pods are left alone.
-            if !self.desk.fleet.has_daemon_set(&key.0, &key.1).await.unwrap_or(true) {
-                tracing::warn!(
-                    node = self.node,
-                    daemon_set = key.1,
-                    "its DaemonSet is gone: the pod goes too"
-                );
+        let key = |guest: &Guest| Some((guest.pod.id.namespace.clone(), guest.daemon_set.clone()?));
+        let new: BTreeSet<_> =
+            guests.iter().filter_map(key).filter(|key| !memory.asked.contains(key)).collect();
+        // What cannot be read is there: its pods are left alone.
+        let look = async |key: (String, String)| {
+            (self.desk.fleet.has_daemon_set(&key.0, &key.1).await.unwrap_or(true), key)
+        };
+        let looks = futures::stream::iter(new).map(look).buffer_unordered(AT_ONCE).collect::<Vec<_>>();
+        // No pod of others waits for that. Who does not answer in time is asked again in the next pass.
+        let Ok(looks) = tokio::time::timeout(ENDS, looks).await else { return };
+        for (is_there, key) in looks {
+            if !is_there {
+                let daemon_set = &key.1;
+                tracing::warn!(node = self.node, daemon_set, "its DaemonSet is gone: the pod goes too");
                 memory.gone.insert(key.clone());
             }
             memory.asked.insert(key);
@@ -285,10 +326,10 @@ impl Draining<'_> {
     }
 
     /// Asks each pod once.
-    async fn ask(&self, pods: Vec<(Way, PodId)>) -> Attempts {
+    async fn ask(&self, pods: Vec<(Way, PodId)>, is_urgent: bool) -> Attempts {
         let desk = self.desk;
         let attempts = futures::stream::iter(pods).map(|(way, pod)| async move {
-            desk.rate.take().await;
+            desk.rates.take(is_urgent).await;
             let outcome = match desk.fleet.ask(&pod, way).await {
                 Eviction::Answered(outcome) => {
                     count(
@@ -303,7 +344,7 @@ impl Draining<'_> {
                 }
                 Eviction::Busy(wait) => {
                     count(&desk.metrics.evictions, "busy");
-                    desk.rate.pause(wait);
+                    desk.rates.pause(wait);
                     // It is asked again in the next pass, and nobody is in the way.
                     drain::Outcome::Accepted
                 }
@@ -313,18 +354,19 @@ impl Draining<'_> {
         Attempts(attempts.buffered(AT_ONCE).collect().await)
     }
 
-    /// Writes on the Node what is in the way, if that is new.
+    /// Writes on the Node what is in the way, or that nothing is any more, if that is new.
     async fn show(&self, look: &Look, memory: &mut Memory) {
-        if memory.attempts.summary().is_empty() && look.held().is_empty() {
-            return;
-        }
-        let text = format!("{} left: {}", look.left(), look.summary(&memory.attempts));
-        let is_news =
-            memory.progress.as_ref().is_none_or(|(old, at)| *old != text && at.elapsed() >= PROGRESS);
+        let is_free = memory.attempts.summary().is_empty() && look.held().is_empty();
+        let text = (!is_free).then(|| format!("{} left: {}", look.left(), look.summary(&memory.attempts)));
+        let is_news = match &memory.progress {
+            Some((old, at)) => *old != text && at.elapsed() >= PROGRESS,
+            None => text.is_some(),
+        };
         if !is_news {
             return;
         }
-        if memory.progress.is_none() {
+        if let Some(text) = text.as_ref().filter(|_| !memory.is_held_up) {
+            memory.is_held_up = true;
             tracing::warn!(node = self.node, "the drain is held up: {text}");
             let told = Told {
                 reason: "DrainBlocked",
@@ -332,23 +374,23 @@ impl Draining<'_> {
                 is_warning: true,
                 key: self.records.borrow().deadline.to_string(),
             };
-            self.desk.tell(&About::Node(self.node.to_owned(), self.uid.to_owned()), told).await;
+            self.desk.tell(About::Node(self.node.to_owned(), self.uid.to_owned()), told);
         }
         let written = match self.desk.fleet.node(self.node).await {
             Ok(Some(node)) if node.uid == self.uid => {
-                let annotations = BTreeMap::from([(FLEET_PROGRESS, Some(text.clone()))]);
+                let annotations = BTreeMap::from([(FLEET_PROGRESS, text.clone())]);
                 self.desk.fleet.patch_node(&node, &annotations, None).await
             }
             answer => answer.map(drop),
         };
-        if let Err(error) = written {
-            tracing::debug!(node = self.node, %error, "the progress could not be written");
+        match written {
+            Ok(()) => memory.progress = Some((text, Instant::now())),
+            Err(error) => tracing::debug!(node = self.node, %error, "the progress could not be written"),
         }
-        memory.progress = Some((text, Instant::now()));
     }
 
     /// Tells whoever looks at a pod why it has not moved.
-    async fn tell_pods(&self, record: &Record, memory: &mut Memory) {
+    fn tell_pods(&self, record: &Record, memory: &mut Memory) {
         for Attempt { pod, outcome } in &memory.attempts.0 {
             let drain::Outcome::Blocked(why) = outcome else { continue };
             if memory.told.len() >= TOLD || !memory.told.insert(pod.clone()) {
@@ -360,11 +402,11 @@ impl Draining<'_> {
                 is_warning: true,
                 key: record.deadline.to_string(),
             };
-            self.desk.tell(&About::Pod(pod.clone()), told).await;
+            self.desk.tell(About::Pod(pod.clone()), told);
         }
     }
 
-    async fn tell_accepted(&self, record: &Record) {
+    fn tell_accepted(&self, record: &Record) {
         let instruction = record.instructions.last().map_or("a lost instruction", String::as_str);
         let told = Told {
             reason: "ReclaimAccepted",
@@ -375,7 +417,7 @@ impl Draining<'_> {
             is_warning: false,
             key: format!("{:?}", record.instructions),
         };
-        self.desk.tell(&About::Node(self.node.to_owned(), self.uid.to_owned()), told).await;
+        self.desk.tell(About::Node(self.node.to_owned(), self.uid.to_owned()), told);
     }
 }
 
@@ -390,13 +432,4 @@ fn by_force(forced: Option<&(Instant, BTreeSet<PodId>)>) -> String {
 enum Pass {
     Ended(Outcome, String),
     Again(Duration),
-}
-
-impl Desk {
-    /// Counts the end of a drain.
-    pub(crate) fn count_drain(&self, ended: &Ended) {
-        let took = Timestamp::now().duration_since(ended.record.accepted_at);
-        let family = self.metrics.drains.get_or_create(&By { result: ended.outcome.word() });
-        family.observe(took.as_secs_f64().max(0.0));
-    }
 }

@@ -1,7 +1,7 @@
 //! `5spot-fleet-operator`: a cluster's side of BigFleet, which gives machines back without breaking a budget.
 //!
 //! - [`wire`] is the protocol; [`session`] dials the shard (`tls`), listens and never waits, [`outbox`] is what is said to
-//!   it;
+//!   it, and `acks` what it has heard of;
 //! - [`demand`] tells what the cluster wants ([`rollup`], [`quantity`]), [`template`] what makes a machine join,
 //!   [`available`] writes down what could be had;
 //! - [`desk`] sorts what the shard says by machine; `machine` does it, one thing after the other, and `drains` empties
@@ -12,6 +12,7 @@
 //!
 //! All memory of a reclaim is on its Node. It evicts, and deletes a pod only if `--on-deadline=force` says so.
 
+mod acks;
 mod alone;
 pub mod available;
 pub mod backoff;

@@ -4,6 +4,7 @@ use crate::desk::{Desk, Instruction, Letter, is_name, lock};
 use crate::drains::Ended;
 use crate::metrics::count;
 use crate::phase::{Phase, Seen, Step, decide};
+use crate::quantity::readable;
 use crate::record::{Accepted, Order, Outcome, Record, accept};
 use crate::wire::{MachineState, NodeStateUpdate};
 use fivespot_api::fleet::{UpcomingNode, UpcomingNodeSpec};
@@ -12,45 +13,33 @@ use fivespot_cluster::Error;
 use fivespot_cluster::fleet::{About, NodeNow, Told};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// First and last wait before a write is tried again.
+/// First and last wait before a cordon is tried again.
 const WAIT: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 
 /// How often a Node that others write to is read again at once.
 const RACES: usize = 5;
 
-/// How long a state or the end of a drain is tried to be written. The next session tells all states again, and the next
-/// process finds the record of a drain.
-const ENOUGH: Duration = Duration::from_mins(1);
-
 /// How often a Node that is not there is looked for.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Desk {
-    pub(crate) async fn handle(self: &Arc<Self>, machine: &str, letter: Letter) {
-        let outcome = match letter {
+    /// Does what a letter says. An error is one that may pass.
+    pub(crate) async fn handle(self: &Arc<Self>, machine: &str, letter: Letter) -> Result<(), Error> {
+        match letter {
             Letter::Entry(instruction, entry) => {
                 self.give_back(machine, &entry, &instruction).await;
                 Ok(())
             }
             Letter::Missing(instruction, entry) => self.missing(machine, &entry, &instruction).await,
-            Letter::State(update) => self.follow_patiently(machine, &update).await,
+            Letter::State(update, _) => self.follow(machine, &update).await,
             Letter::Resumed(node) => self.resumed(machine, &node).await,
-            Letter::Ended(ended) => {
-                self.ended(machine, ended).await;
-                Ok(())
-            }
+            Letter::Ended(ended) => self.write_end(machine, &ended).await,
             Letter::Look => self.look(machine).await,
-        };
-        if let Err(error) = outcome {
-            // The shard tells all states again in the next session, and what a drain needs is on its Node.
-            count(&self.metrics.writes, "failed");
-            tracing::warn!(machine, %error, "not done");
         }
     }
 
@@ -59,7 +48,7 @@ impl Desk {
         if self.settings.observe_only {
             let node = self.find(entry).map(|(node, _)| node.name);
             tracing::info!(instruction = instruction.id, entry, ?node, "would be given back");
-            return self.settle(instruction, false);
+            return self.settle(instruction, entry, false);
         }
         let (mut wait, mut told) = (WAIT.0, String::new());
         loop {
@@ -76,7 +65,8 @@ impl Desk {
                         found_by = rule.word(),
                         "found"
                     );
-                    return self.accepted(machine, &now, accepted, instruction).await;
+                    self.settle_cordoned(machine, entry, &now, accepted, instruction).await;
+                    return;
                 }
                 Ok(None) => return self.unresolved(machine, entry, instruction).await,
                 Err(error) => {
@@ -95,12 +85,16 @@ impl Desk {
                 count(&self.metrics.instructions, "not_cordoned");
                 let text = format!("the Node could not be cordoned before the deadline: {told}");
                 tracing::error!(instruction = instruction.id, node = node.name, text);
-                self.settle(instruction, false);
+                self.settle(instruction, entry, false);
                 self.mark(machine, &json!({"phase": Phase::Failed.word(), "lastError": text})).await;
                 return;
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT.1);
+            if !self.is_meant(machine, instruction) {
+                tracing::warn!(instruction = instruction.id, entry, "the machine has left: not cordoned");
+                return self.settle(instruction, entry, false);
+            }
         }
     }
 
@@ -109,8 +103,7 @@ impl Desk {
         let mut outcome = Ok(None);
         for _ in 0..RACES {
             let Some(node) = self.fleet.node(name).await? else { return Ok(None) };
-            let old = node.annotations.get(FLEET_RECLAIM).and_then(|text| Record::read(text));
-            let accepted = accept(old.as_ref(), order, node.unschedulable);
+            let accepted = accept(record_of(&node).as_ref(), order, node.unschedulable, Timestamp::now());
             let Accepted::New(record) = &accepted else { return Ok(Some((node, accepted))) };
             let mut annotations =
                 BTreeMap::from([(FLEET_RECLAIM, Some(record.text())), (FLEET_PROGRESS, None)]);
@@ -129,9 +122,10 @@ impl Desk {
         outcome
     }
 
-    async fn accepted(
+    async fn settle_cordoned(
         self: &Arc<Self>,
         machine: &str,
+        entry: &str,
         node: &NodeNow,
         accepted: Accepted,
         instruction: &Arc<Instruction>,
@@ -139,7 +133,7 @@ impl Desk {
         match accepted {
             Accepted::Known(record) => {
                 tracing::info!(instruction = instruction.id, node = node.name, "known already");
-                self.settle(instruction, true);
+                self.settle(instruction, entry, true);
                 if record.is_running() {
                     self.start_drain(&node.name, &node.uid, record, Some(instruction.acked()));
                 }
@@ -154,7 +148,7 @@ impl Desk {
                     "cordoned"
                 );
                 self.mark(machine, &draining(node)).await;
-                self.settle(instruction, true);
+                self.settle(instruction, entry, true);
                 self.start_drain(&node.name, &node.uid, record, Some(instruction.acked()));
             }
         }
@@ -168,7 +162,7 @@ impl Desk {
             entry,
             "no Node is found for it; looked for until the deadline"
         );
-        self.settle(instruction, false);
+        self.settle(instruction, entry, false);
         if is_name(machine)
             && let Ok(Some(it)) = self.fleet.upcoming(&upcoming_node(machine)).await
         {
@@ -181,13 +175,16 @@ impl Desk {
                 is_warning: true,
                 key: instruction.id.clone(),
             };
-            self.tell(&about(&it), told).await;
+            self.tell(about(&it), told);
         }
         let (desk, instruction) = (Arc::clone(self), Arc::clone(instruction));
         let (machine, entry) = (machine.to_owned(), entry.to_owned());
         tokio::spawn(async move {
             while Timestamp::now() < instruction.deadline() {
                 tokio::time::sleep(LOOK).await;
+                if !desk.is_meant(&machine, &instruction) {
+                    return;
+                }
                 if desk.find(&entry).is_some() {
                     return desk.post(&machine, Letter::Entry(instruction, entry));
                 }
@@ -197,7 +194,7 @@ impl Desk {
     }
 
     async fn missing(&self, machine: &str, entry: &str, instruction: &Instruction) -> Result<(), Error> {
-        if !is_name(machine) {
+        if !is_name(machine) || !self.is_meant(machine, instruction) {
             return Ok(());
         }
         let text =
@@ -207,9 +204,13 @@ impl Desk {
     }
 
     /// A drain of another process goes on.
-    async fn resumed(&self, machine: &str, node: &str) -> Result<(), Error> {
-        let Some(now) = self.fleet.node(node).await?.filter(|_| is_name(machine)) else { return Ok(()) };
-        if let Some(it) = self.fleet.upcoming(&upcoming_node(machine)).await?
+    async fn resumed(self: &Arc<Self>, machine: &str, node: &str) -> Result<(), Error> {
+        let Some(now) = self.fleet.node(node).await? else { return Ok(()) };
+        let Some(record) = record_of(&now).filter(Record::is_running) else { return Ok(()) };
+        tracing::info!(node, machine, deadline = %record.deadline, "goes on with a drain that another process began");
+        self.keep_draining(&now.name, &now.uid, &record);
+        if is_name(machine)
+            && let Some(it) = self.fleet.upcoming(&upcoming_node(machine)).await?
             && it.status.unwrap_or_default().phase != Phase::Draining.word()
         {
             self.fleet.patch_upcoming(&upcoming_node(machine), &draining(&now)).await?;
@@ -229,34 +230,22 @@ impl Desk {
     }
 
     /// A drain has ended: first what people look at, then the record, so that whoever dies in between does it again.
-    async fn ended(self: &Arc<Self>, machine: &str, ended: Ended) {
-        let Ended { node, outcome, text, .. } = &ended;
-        self.count_drain(&ended);
-        match outcome {
-            Outcome::Drained => tracing::info!(machine, node, "drained"),
-            Outcome::Failed => tracing::error!(machine, node, "not drained: {text}"),
-        }
-        let began = tokio::time::Instant::now();
-        let mut wait = WAIT.0;
-        while let Err(error) = self.write_end(machine, &ended).await {
-            if began.elapsed() > ENOUGH {
-                tracing::error!(machine, node, %error, "how the drain ended could not be written");
-                return;
-            }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(WAIT.1);
-        }
-    }
-
     async fn write_end(self: &Arc<Self>, machine: &str, ended: &Ended) -> Result<(), Error> {
         let Ended { node, uid, record, outcome, text } = ended;
         let now = self.fleet.node(node).await?.filter(|now| now.uid == *uid);
-        let standing = now.as_ref().and_then(|now| now.annotations.get(FLEET_RECLAIM));
-        let standing = standing.and_then(|text| Record::read(text));
-        if let Some(standing) = standing.as_ref().filter(|it| it.instructions != record.instructions) {
+        let standing = now.as_ref().and_then(record_of);
+        match &standing {
             // Another instruction came at the last moment: its drain is not this one.
-            self.start_drain(node, uid, standing.clone(), None);
-            return Ok(());
+            Some(standing) if standing.instructions != record.instructions => {
+                self.start_drain(node, uid, standing.clone(), None);
+                return Ok(());
+            }
+            // The machine is in use again.
+            None if now.is_some() => {
+                self.forget_drain(node, uid);
+                return Ok(());
+            }
+            Some(_) | None => {}
         }
         let (reason, is_warning) = match outcome {
             Outcome::Drained => ("Drained", false),
@@ -275,6 +264,8 @@ impl Desk {
         {
             let phase = it.status.as_ref().and_then(|status| Phase::read(&status.phase));
             let status = match outcome {
+                // It left, and may be on its way back with another Node.
+                Outcome::Drained if now.is_none() && phase != Some(Phase::Draining) => None,
                 Outcome::Failed => Some(json!({"phase": Phase::Failed.word(), "lastError": text})),
                 // The shard has said why the machine failed, which its pods do not change.
                 Outcome::Drained if phase == Some(Phase::Failed) => None,
@@ -283,51 +274,52 @@ impl Desk {
             if let Some(status) = status {
                 self.fleet.patch_upcoming(&upcoming_node(machine), &status).await?;
             }
-            self.tell(&about(&it), told.clone()).await;
+            self.tell(about(&it), told.clone());
         }
-        let (Some(now), Some(standing)) = (now, standing) else { return Ok(()) };
+        let (Some(now), Some(standing)) = (now, standing) else {
+            self.forget_drain(node, uid);
+            return Ok(());
+        };
         let done = Record { outcome: Some(*outcome), ..standing };
         let progress = Some(text.clone()).filter(|_| *outcome == Outcome::Failed);
         let annotations = BTreeMap::from([(FLEET_RECLAIM, Some(done.text())), (FLEET_PROGRESS, progress)]);
         self.fleet.patch_node(&now, &annotations, None).await?;
-        self.tell(&About::Node(node.clone(), uid.clone()), told).await;
+        self.forget_drain(node, uid);
+        self.tell(About::Node(node.clone(), uid.clone()), told);
         Ok(())
     }
 
-    /// The shard tells the state of a machine, once: what fails is tried again, unless there is something newer to do.
-    async fn follow_patiently(
-        self: &Arc<Self>,
-        machine: &str,
-        update: &NodeStateUpdate,
-    ) -> Result<(), Error> {
-        let (began, mut wait) = (tokio::time::Instant::now(), WAIT.0);
-        loop {
-            let outcome = self.follow(machine, update).await;
-            if outcome.is_ok() || began.elapsed() > ENOUGH || self.has_mail(machine) {
-                return outcome;
-            }
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(WAIT.1);
-        }
-    }
-
+    /// The shard tells the state of a machine.
     async fn follow(self: &Arc<Self>, machine: &str, update: &NodeStateUpdate) -> Result<(), Error> {
+        let state = update.state();
+        // Before anything that may fail: what is told next depends on it.
+        if matches!(state, MachineState::Idle | MachineState::Configuring) {
+            lock(&self.idle).insert(machine.to_owned());
+        }
         let name = upcoming_node(machine);
         let old = self.fleet.upcoming(&name).await?;
         let node = match self.find(machine) {
             Some((node, _)) => self.fleet.node(&node.name).await?,
             None => None,
         };
-        let record = node.as_ref().and_then(|node| node.annotations.get(FLEET_RECLAIM));
-        let record = record.and_then(|text| Record::read(text));
+        // The Node may have become another machine's.
+        let is_its = |record: &Record| record.machine == machine || !self.is_machine(&record.machine);
+        let node = node.filter(|node| record_of(node).as_ref().is_none_or(is_its));
+        let record = node.as_ref().and_then(record_of);
+        if record.is_none() {
+            lock(&self.idle).remove(machine);
+        }
+        if let (MachineState::Configuring | MachineState::Configured, Some(node), None) =
+            (state, &node, &record)
+        {
+            // What was called off may have been begun again from an older look.
+            self.stop_drain(&node.name);
+        }
         let phase = old.as_ref().and_then(|it| it.status.as_ref()).and_then(|it| Phase::read(&it.phase));
         let may_be_reused = record.as_ref().is_none_or(|record| self.may_be_reused(machine, record));
         let seen = Seen { exists: old.is_some(), phase, record: record.as_ref(), may_be_reused };
-        let steps = decide(update.state(), seen);
-        if update.state() == MachineState::Idle {
-            lock(&self.idle).insert(machine.to_owned());
-        }
-        tracing::debug!(machine, state = update.state().as_str_name(), ?steps, "told");
+        let steps = decide(state, seen);
+        tracing::debug!(machine, state = state.as_str_name(), ?steps, "told");
         for step in steps {
             match step {
                 Step::Put(phase) => self.put(update, phase, old.as_ref(), node.as_ref()).await?,
@@ -337,6 +329,11 @@ impl Desk {
                     }
                 }
                 Step::Drain => self.drain_unasked(machine).await?,
+                Step::GoOn => {
+                    if let (Some(node), Some(record)) = (&node, &record) {
+                        self.keep_draining(&node.name, &node.uid, record);
+                    }
+                }
                 Step::CallOff => {
                     if let Some(node) = &node {
                         self.call_off(node, record.as_ref()).await?;
@@ -407,7 +404,7 @@ impl Desk {
         Ok(())
     }
 
-    async fn remove(&self, old: &UpcomingNode, after_failure: bool) -> Result<(), Error> {
+    async fn remove(self: &Arc<Self>, old: &UpcomingNode, after_failure: bool) -> Result<(), Error> {
         let (name, uid) = (old.metadata.name.as_deref(), old.metadata.uid.as_deref());
         if after_failure {
             let last = old.status.as_ref().and_then(|it| it.last_error.clone()).unwrap_or_default();
@@ -417,7 +414,7 @@ impl Desk {
                 is_warning: true,
                 key: uid.unwrap_or_default().to_owned(),
             };
-            self.tell(&about(old), told).await;
+            self.tell(about(old), told);
         }
         self.fleet.delete_upcoming(name.unwrap_or_default(), uid.unwrap_or_default()).await
     }
@@ -450,7 +447,11 @@ impl Desk {
     }
 
     /// The machine is used again.
-    async fn call_off(&self, node: &NodeNow, record: Option<&Record>) -> Result<(), Error> {
+    async fn call_off(self: &Arc<Self>, node: &NodeNow, record: Option<&Record>) -> Result<(), Error> {
+        if self.settings.observe_only {
+            tracing::info!(node = node.name, "its reclaim would be called off");
+            return Ok(());
+        }
         self.stop_drain(&node.name);
         let is_ours = record.is_some_and(|record| record.cordoned_by_us)
             && node.annotations.get(CORDONED_BY).is_some_and(|by| by == FLEET);
@@ -459,6 +460,9 @@ impl Desk {
             annotations.insert(CORDONED_BY, None);
         }
         self.fleet.patch_node(node, &annotations, is_ours.then_some(false)).await?;
+        if let Some(record) = record {
+            lock(&self.idle).remove(&record.machine);
+        }
         tracing::info!(
             node = node.name,
             uncordoned = is_ours,
@@ -470,16 +474,25 @@ impl Desk {
             is_warning: false,
             key: node.version.clone(),
         };
-        self.tell(&About::Node(node.name.clone(), node.uid.clone()), told).await;
+        self.tell(About::Node(node.name.clone(), node.uid.clone()), told);
         Ok(())
     }
 
     /// The Node of a machine may have appeared.
-    async fn look(&self, machine: &str) -> Result<(), Error> {
+    async fn look(self: &Arc<Self>, machine: &str) -> Result<(), Error> {
         let Some((node, _)) = self.find(machine) else { return Ok(()) };
         let status = json!({"nodeRef": {"kind": "Node", "name": node.name, "uid": node.uid}});
-        self.fleet.patch_upcoming(&upcoming_node(machine), &status).await.map(drop)
+        self.fleet.patch_upcoming(&upcoming_node(machine), &status).await?;
+        // It came too late for the word that it drains.
+        let it = self.fleet.upcoming(&upcoming_node(machine)).await?;
+        let phase = it.and_then(|it| it.status).and_then(|status| Phase::read(&status.phase));
+        if phase == Some(Phase::Draining) { self.drain_unasked(machine).await } else { Ok(()) }
     }
+}
+
+/// The reclaim that stands on a Node.
+fn record_of(node: &NodeNow) -> Option<Record> {
+    node.annotations.get(FLEET_RECLAIM).and_then(|text| Record::read(text))
 }
 
 fn draining(node: &NodeNow) -> Value {
@@ -496,10 +509,9 @@ fn about(it: &UpcomingNode) -> About {
 }
 
 fn spec_of(update: &NodeStateUpdate) -> UpcomingNodeSpec {
-    let resources = update.resources.iter().flat_map(|it| &it.resources);
     UpcomingNodeSpec {
         labels: update.labels.clone(),
-        resources: resources.map(|(name, amount)| (name.clone(), Quantity(amount.clone()))).collect(),
+        resources: readable(update.resources.as_ref()),
         taints: update
             .taints
             .iter()

@@ -51,6 +51,11 @@ pub struct Options {
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = read_time)]
     pub default_grace: Duration,
 
+    /// How long a session waits to hear of a machine. One that it has not heard of by then and that has no Node is not there
+    /// any more, and its UpcomingNode is removed.
+    #[arg(long, default_value = "5m", value_name = "TIME", value_parser = read_time)]
+    pub forget_after: Duration,
+
     /// Pods that are asked to go in a second, on all Nodes together.
     #[arg(long, default_value_t = 50, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub evictions_per_second: u32,

@@ -53,9 +53,11 @@ impl Outbox {
         });
     }
 
-    /// Says what is wanted, in the place of what was to be said before.
-    pub fn rollup(&self, rollup: ClusterCapacityNeeds) {
-        self.change(|state| state.rollup = Some(rollup));
+    /// Says what is wanted, in the place of what was to be said before; whether there was such a thing.
+    pub fn rollup(&self, rollup: ClusterCapacityNeeds) -> bool {
+        let mut is_replaced = false;
+        self.change(|state| is_replaced = state.rollup.replace(rollup).is_some());
+        is_replaced
     }
 
     /// Ends the sessions when everything is said.
@@ -158,8 +160,8 @@ mod tests {
             |id: &str| BootstrapBlobResponse { request_id: id.into(), ..BootstrapBlobResponse::default() };
         let mut first = Box::pin(outbox.begin(hello()));
         assert_eq!(word(first.next().await), "hello");
-        outbox.rollup(rollup(1));
-        outbox.rollup(rollup(2));
+        assert!(!outbox.rollup(rollup(1)));
+        assert!(outbox.rollup(rollup(2)), "in the place of the first");
         outbox.answer(answer("b1"));
         let mut sent = outbox.ack(ack("a1"));
         assert!(sent.try_recv().is_err(), "not on its way yet");

@@ -79,6 +79,8 @@ pub enum Step {
     },
     /// The machine drains and nobody was told: its Node is drained as if an instruction had come.
     Drain,
+    /// The drain that its Node speaks of goes on, if nobody is at it.
+    GoOn,
     /// The machine is used again: the reclaim is over, and the Node open if we had closed it.
     CallOff,
 }
@@ -122,7 +124,7 @@ fn idle(seen: Seen<'_>) -> Vec<Step> {
 fn draining(seen: Seen<'_>) -> Vec<Step> {
     match seen.record {
         None => vec![Step::Put(Some(Phase::Draining)), Step::Drain],
-        Some(record) if record.is_running() => vec![Step::Put(Some(Phase::Draining))],
+        Some(record) if record.is_running() => vec![Step::Put(Some(Phase::Draining)), Step::GoOn],
         Some(record) => vec![Step::Put(record.outcome.map(Phase::from))],
     }
 }
@@ -152,7 +154,7 @@ mod tests {
             grace: read_grace(10),
             preemptor_priority: 0,
         };
-        Record { outcome, ..accept(None, &order, false).record().clone() }
+        Record { outcome, ..accept(None, &order, false, Timestamp::UNIX_EPOCH).record().clone() }
     }
 
     const STATES: [MachineState; 9] = [
@@ -175,10 +177,23 @@ mod tests {
         };
         let (running, failed) = (record(None), record(Some(Outcome::Failed)));
         let put = |phase| vec![Step::Put(Some(phase))];
-        assert_eq!(steps(MachineState::Configured, Some(&running)), put(Phase::Draining));
+        let go_on = vec![Step::Put(Some(Phase::Draining)), Step::GoOn];
+        assert_eq!(steps(MachineState::Configured, Some(&running)), go_on);
         assert_eq!(steps(MachineState::Configured, Some(&failed)), put(Phase::Failed));
         assert_eq!(steps(MachineState::Configured, None), put(Phase::Ready));
         assert_eq!(steps(MachineState::Configuring, Some(&running))[0], Step::CallOff);
+    }
+
+    fn word(step: Step) -> &'static str {
+        match step {
+            Step::Put(Some(phase)) => phase.word(),
+            Step::Put(None) => "keep",
+            Step::Remove { after_failure: false } => "remove",
+            Step::Remove { after_failure: true } => "tell, remove",
+            Step::Drain => "drain",
+            Step::GoOn => "go on",
+            Step::CallOff => "call off",
+        }
     }
 
     /// Every state in every phase, with and without a reclaim.
@@ -192,15 +207,7 @@ mod tests {
                 let cells = records.each_ref().map(|record| {
                     let (exists, record) = (phase.is_some(), record.as_ref());
                     let steps = decide(state, Seen { exists, phase, record, may_be_reused: true });
-                    let words = steps.iter().map(|step| match step {
-                        Step::Put(Some(phase)) => phase.word(),
-                        Step::Put(None) => "keep",
-                        Step::Remove { after_failure: false } => "remove",
-                        Step::Remove { after_failure: true } => "tell, remove",
-                        Step::Drain => "drain",
-                        Step::CallOff => "call off",
-                    });
-                    let words = words.collect::<Vec<_>>().join(", ");
+                    let words = steps.into_iter().map(word).collect::<Vec<_>>().join(", ");
                     if words.is_empty() { "-".to_owned() } else { words }
                 });
                 let phase = phase.map_or("absent", Phase::word);
@@ -258,14 +265,14 @@ mod tests {
             CONFIGURED  Draining     | Ready              | call off, Ready        | call off, Ready
             CONFIGURED  Drained      | Ready              | call off, Ready        | call off, Ready
             CONFIGURED  Failed       | Ready              | call off, Ready        | call off, Ready
-            DRAINING    absent       | Draining, drain    | Draining               | Failed
-            DRAINING    Provisioning | Draining, drain    | Draining               | Failed
-            DRAINING    Launched     | Draining, drain    | Draining               | Failed
-            DRAINING    Registered   | Draining, drain    | Draining               | Failed
-            DRAINING    Ready        | Draining, drain    | Draining               | Failed
-            DRAINING    Draining     | Draining, drain    | Draining               | Failed
-            DRAINING    Drained      | Draining, drain    | Draining               | Failed
-            DRAINING    Failed       | Draining, drain    | Draining               | Failed
+            DRAINING    absent       | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Provisioning | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Launched     | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Registered   | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Ready        | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Draining     | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Drained      | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Failed       | Draining, drain    | Draining, go on        | Failed
             DELETING    absent       | -                  | -                      | -
             DELETING    Provisioning | keep               | keep                   | keep
             DELETING    Launched     | keep               | keep                   | keep

@@ -31,8 +31,17 @@ pub struct Times {
     pub now: Timestamp,
     /// When the reclaim was accepted.
     pub accepted_at: Timestamp,
+    /// When the Node was cordoned.
+    pub cordoned_at: Timestamp,
     /// When the drain must have ended.
     pub deadline: Timestamp,
+}
+
+impl Times {
+    /// Whether there is so little time that all pods are asked at once.
+    pub fn is_short(self) -> bool {
+        self.deadline.duration_since(self.accepted_at) <= SHORT
+    }
 }
 
 /// What whoever runs the cluster may choose. What is chosen by nobody is what ADR-0009 of BigFleet says.
@@ -111,7 +120,7 @@ impl Look {
             .collect();
         let setting = Setting {
             now: times.now,
-            started_at: times.accepted_at,
+            started_at: times.cordoned_at,
             node_ready: place.is_ready,
             forced: policy.is_forced(times),
         };
@@ -132,11 +141,6 @@ impl Look {
         self.drain.is_complete()
     }
 
-    /// Whether a pod is still to be asked.
-    pub fn is_asking(&self) -> bool {
-        self.drain.of(Bucket::Running).next().is_some()
-    }
-
     /// How many must still go.
     pub fn left(&self) -> usize {
         self.drain.of(Bucket::Running).count() + self.drain.of(Bucket::Ending).count()
@@ -149,17 +153,22 @@ impl Look {
     }
 
     /// The pods to ask now: the wave whose turn it is. A wave waits until those before it are gone, but for no more than
-    /// half of the time; what a budget holds must not keep others from even being asked.
+    /// half of the time; what a budget holds must not keep others from even being asked. We ourselves go when nobody else
+    /// is left to be asked: whoever comes after us has to find out first what we know.
     pub fn to_ask(&self) -> Vec<PodId> {
-        let Times { now, accepted_at, deadline } = self.times;
+        let Times { now, accepted_at, deadline, .. } = self.times;
         let (whole, left) = (deadline.duration_since(accepted_at), deadline.duration_since(now));
         let is_late = |id: &&PodId| {
             let end = self.guests.get(*id).and_then(|guest| guest.pod.deletion);
             self.policy.cap_pod_grace && now < deadline && end.is_some_and(|end| end > deadline)
         };
         let running = self.drain.of(Bucket::Running).filter(|id| self.held_for(id).is_none());
-        let all: Vec<PodId> = running.chain(self.drain.of(Bucket::Ending).filter(is_late)).cloned().collect();
-        if whole <= SHORT || left * 2 <= whole {
+        let mut all: Vec<PodId> =
+            running.chain(self.drain.of(Bucket::Ending).filter(is_late)).cloned().collect();
+        if all.iter().any(|id| self.is_own.as_ref() != Some(id)) {
+            all.retain(|id| self.is_own.as_ref() != Some(id));
+        }
+        if self.times.is_short() || left * 2 <= whole {
             return all;
         }
         let waiting = self.drain.of(Bucket::Running).chain(self.drain.of(Bucket::Ending));
@@ -292,7 +301,12 @@ mod tests {
 
     fn chosen(guests: Vec<Guest>, now: i64, grace: i64, policy: Policy) -> Look {
         let place = Place { is_ready: true, gone: &BTreeSet::new(), own: Some(("default", "operator")) };
-        Look::new(guests, place, Times { now: at(now), accepted_at: at(0), deadline: at(grace) }, policy)
+        Look::new(
+            guests,
+            place,
+            Times { now: at(now), accepted_at: at(0), cordoned_at: at(0), deadline: at(grace) },
+            policy,
+        )
     }
 
     fn names(pods: Vec<PodId>) -> Vec<String> {
@@ -321,9 +335,10 @@ mod tests {
 
     #[test]
     fn who_has_little_time_asks_all_at_once() {
-        let all = ["batch", "operator", "proxy", "web"];
+        let all = ["batch", "proxy", "web"];
         assert_eq!(names(look(everybody(), 1, 30).to_ask()), all, "a short grace");
         assert_eq!(names(look(everybody(), 300, 600).to_ask()), all, "half of a long one is over");
+        assert_eq!(names(look(vec![guest("operator", 0)], 1, 30).to_ask()), ["operator"], "and we go last");
     }
 
     #[test]
@@ -334,7 +349,7 @@ mod tests {
         assert!(look(vec![daemon.clone()], 1, 600).is_complete());
         let gone = BTreeSet::from([("default".to_owned(), "logs".to_owned())]);
         let place = Place { is_ready: true, gone: &gone, own: None };
-        let times = Times { now: at(1), accepted_at: at(0), deadline: at(600) };
+        let times = Times { now: at(1), accepted_at: at(0), cordoned_at: at(0), deadline: at(600) };
         assert_eq!(names(Look::new(vec![daemon], place, times, Policy::default()).to_ask()), ["logs-x"]);
     }
 
@@ -418,5 +433,19 @@ mod tests {
     fn a_text_has_an_end() {
         let long = "ä".repeat(5000);
         assert_eq!(cut(long).chars().count(), TEXT + 3);
+    }
+
+    #[test]
+    fn only_a_pod_that_came_in_spite_of_the_cordon_has_come_back() {
+        let mut young = guest("young", 0);
+        young.pod.created_at = at(60);
+        let place = Place { is_ready: true, gone: &BTreeSet::new(), own: None };
+        let look = |cordoned| {
+            let times =
+                Times { now: at(200), accepted_at: at(0), cordoned_at: at(cordoned), deadline: at(600) };
+            Look::new(vec![young.clone()], place, times, Policy::default())
+        };
+        assert_eq!(names(look(90).to_ask()), ["young"], "the Node was open when it came");
+        assert!(look(0).is_complete(), "it would come again");
     }
 }

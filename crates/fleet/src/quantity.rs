@@ -2,6 +2,9 @@
 //!
 //! They are summed exactly, in billionths, which is the finest that Kubernetes knows.
 
+use crate::wire::Resources;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::iter::Sum;
 use std::ops::Add;
@@ -29,9 +32,14 @@ impl Amount {
         self.0.div_euclid(ONE) + i128::from(self.0.rem_euclid(ONE) != 0)
     }
 
+    /// Whether it is less than nothing.
+    pub fn is_negative(self) -> bool {
+        self.0 < 0
+    }
+
     /// Whether it is at most half of one.
     pub fn is_at_most_half(self) -> bool {
-        self.0 * 2 <= ONE
+        self.0 <= ONE / 2
     }
 }
 
@@ -60,6 +68,14 @@ impl fmt::Display for Amount {
         }
         write!(f, "{}n", self.0)
     }
+}
+
+/// What the shard says of a machine, without what is no amount: who reads an object with one of those in it cannot read the
+/// others either.
+pub fn readable(resources: Option<&Resources>) -> BTreeMap<String, Quantity> {
+    let all = resources.into_iter().flat_map(|it| &it.resources);
+    let readable = all.filter(|(_, amount)| Amount::read(amount).is_ok());
+    readable.map(|(name, amount)| (name.clone(), Quantity(amount.trim().to_owned()))).collect()
 }
 
 fn parse(text: &str) -> Option<i128> {
@@ -163,5 +179,16 @@ mod tests {
         assert_eq!(all.into_iter().sum::<Amount>().to_string(), "1073741825");
         assert_eq!(Amount::read("2.1").unwrap().ceil(), 3);
         assert_eq!(Amount::read("2").unwrap().ceil(), 2);
+    }
+
+    #[test]
+    fn what_is_no_amount_does_not_spoil_the_others() {
+        let said = [("cpu", "8"), ("memory", " 32Gi"), ("nvidia.com/gpu", "eight")];
+        let said = said.map(|(name, amount)| (name.to_owned(), amount.to_owned()));
+        let read = readable(Some(&Resources { resources: said.into() }));
+        let read: Vec<(&str, &str)> =
+            read.iter().map(|(name, amount)| (name.as_str(), amount.0.as_str())).collect();
+        assert_eq!(read, [("cpu", "8"), ("memory", "32Gi")]);
+        assert!(readable(None).is_empty());
     }
 }

@@ -45,6 +45,8 @@ pub struct Record {
     pub machine: String,
     /// When it was accepted.
     pub accepted_at: Timestamp,
+    /// When the Node was cordoned: pods that are younger came in spite of it.
+    pub cordoned_at: Timestamp,
     /// When the drain must have ended.
     pub deadline: Timestamp,
     /// The highest priority that asked for it.
@@ -111,11 +113,11 @@ impl Record {
     }
 }
 
-/// What an order does to a Node that bears this record, or none, and is cordoned or not.
+/// What an order does now to a Node that bears this record, or none, and is cordoned or not.
 ///
 /// An instruction that is known changes nothing: not the deadline, not the number of drains. A second one for the same
 /// Node can only bring the deadline forward. A drain that has ended is not begun again but by a new instruction.
-pub fn accept(old: Option<&Record>, order: &Order, is_cordoned: bool) -> Accepted {
+pub fn accept(old: Option<&Record>, order: &Order, is_cordoned: bool, now: Timestamp) -> Accepted {
     if let Some(old) = old {
         match &order.instruction {
             // Whatever made the machine drain, it is known here.
@@ -132,11 +134,13 @@ pub fn accept(old: Option<&Record>, order: &Order, is_cordoned: bool) -> Accepte
     let forgotten = instructions.len().saturating_sub(REMEMBERED);
     instructions.drain(..forgotten);
     let ours_before = old.is_some_and(|old| old.cordoned_by_us);
-    let running = old.filter(|old| old.is_running());
+    // One whose time is over was given up, though nobody could write it down.
+    let running = old.filter(|old| old.is_running() && now < old.deadline);
     Accepted::New(Record {
         instructions,
         machine: order.machine.clone(),
         accepted_at: running.map_or(accepted_at, |old| old.accepted_at),
+        cordoned_at: running.map_or(to_millis(now), |old| old.cordoned_at),
         deadline: running.map_or(deadline, |old| old.deadline.min(deadline)),
         preemptor_priority: running
             .map_or(order.preemptor_priority, |old| old.preemptor_priority.max(order.preemptor_priority)),
@@ -169,12 +173,32 @@ mod tests {
         }
     }
 
+    /// An order that is carried out as soon as it comes.
+    fn accept(old: Option<&Record>, order: &Order, is_cordoned: bool) -> Accepted {
+        super::accept(old, order, is_cordoned, order.received_at)
+    }
+
+    #[test]
+    fn who_could_not_cordon_at_once_has_no_more_time_for_it() {
+        let record = super::accept(None, &order("a", 0, 600), false, at(90)).record().clone();
+        assert_eq!((record.accepted_at, record.cordoned_at, record.deadline), (at(0), at(90), at(600)));
+        let again = accept(Some(&record), &order("b", 100, 600), true).record().clone();
+        assert_eq!((again.cordoned_at, again.deadline), (at(90), at(600)));
+    }
+
+    #[test]
+    fn a_drain_whose_end_was_never_written_does_not_spoil_the_next() {
+        let record = accept(None, &order("a", 0, 10), false).record().clone();
+        let next = accept(Some(&record), &order("b", 60, 30), true).record().clone();
+        assert_eq!((next.accepted_at, next.deadline, next.cordoned_by_us), (at(60), at(90), true));
+    }
+
     #[test]
     fn a_record_reads_as_it_was_written() {
         let record = accept(None, &order("a", 0, 600), false).record().clone();
         assert_eq!(
             record.text(),
-            r#"{"instructions":["a"],"machine":"m","acceptedAt":"2027-01-15T08:00:00Z","deadline":"2027-01-15T08:10:00Z","preemptorPriority":0,"cordonedByUs":true}"#
+            r#"{"instructions":["a"],"machine":"m","acceptedAt":"2027-01-15T08:00:00Z","cordonedAt":"2027-01-15T08:00:00Z","deadline":"2027-01-15T08:10:00Z","preemptorPriority":0,"cordonedByUs":true}"#
         );
         assert_eq!(Record::read(&record.text()), Some(record));
         for odd in ["", "{}", "null", "[1]"] {
@@ -236,7 +260,8 @@ mod tests {
                 let order = order(&format!("i{id}"), second, grace);
                 let next = accept(record.as_ref(), &order, is_cordoned || record.is_some());
                 if let Some(old) = &record {
-                    prop_assert!(next.record().deadline <= old.deadline);
+                    let is_over = at(second) >= old.deadline;
+                    prop_assert!(is_over || next.record().deadline <= old.deadline);
                     prop_assert_eq!(next.record().cordoned_by_us, old.cordoned_by_us);
                 }
                 prop_assert_eq!(next.record().cordoned_by_us, !is_cordoned);

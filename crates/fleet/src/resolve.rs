@@ -31,6 +31,8 @@ pub struct UpcomingView {
     pub machine: String,
     /// The Node it has become.
     pub node: Option<String>,
+    /// The identity of that Node: another one may have its name.
+    pub node_uid: Option<String>,
     /// The machine as its provider calls it.
     pub provider_id: Option<String>,
     /// Its phase; empty if it has none yet.
@@ -84,7 +86,10 @@ pub fn resolve<'a>(entry: &str, places: Places<'a>) -> Option<(&'a NodeView, Rul
     Rule::ALL.into_iter().find_map(|rule| {
         let node = match rule {
             Rule::Name => by_name(entry),
-            Rule::Upcoming => upcoming.and_then(|it| it.node.as_deref()).and_then(by_name),
+            Rule::Upcoming => upcoming.and_then(|it| {
+                let node = it.node.as_deref().and_then(by_name);
+                node.filter(|node| it.node_uid.as_ref().is_none_or(|uid| *uid == node.uid))
+            }),
             Rule::ProviderId => {
                 let id = places.provider_id.or_else(|| upcoming.and_then(|it| it.provider_id.as_deref()));
                 id.and_then(|id| only(nodes().filter(|node| has_provider_id(node, id))))
@@ -126,6 +131,7 @@ mod tests {
         UpcomingView {
             machine: machine.into(),
             node: node.map(str::to_owned),
+            node_uid: node.map(|node| format!("uid-{node}")),
             provider_id: provider_id.map(str::to_owned),
             phase: "Ready".into(),
         }
@@ -166,6 +172,17 @@ mod tests {
         check("m", &nodes, &[upcoming("m", None, Some(""))], None);
         let twice = [node("a", Some("x/i-3"), None), node("b", Some("y/i-3"), None)];
         check("m", &twice, &[upcoming("m", None, Some("i-3"))], None);
+    }
+
+    #[test]
+    fn another_node_with_the_name_of_one_that_is_gone_is_not_it() {
+        let nodes = [node("ip-10-0-0-5", Some("x/i-2"), None), node("ip-10-0-0-6", Some("x/i-1"), None)];
+        let gone = |provider_id| UpcomingView {
+            node_uid: Some("uid-old".into()),
+            ..upcoming("m", Some("ip-10-0-0-5"), provider_id)
+        };
+        check("m", &nodes, &[gone(None)], None);
+        check("m", &nodes, &[gone(Some("i-1"))], Some(("ip-10-0-0-6", Rule::ProviderId)));
     }
 
     #[test]

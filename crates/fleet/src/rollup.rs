@@ -25,6 +25,14 @@ pub enum Unusable {
         /// Why.
         source: NotAnAmount,
     },
+    /// Less than nothing is wanted, which would take away from what others want.
+    #[error("spec.{field}: {quantity} is less than nothing: write 0 or more")]
+    Negative {
+        /// Where.
+        field: String,
+        /// How much.
+        quantity: String,
+    },
     /// An operator is none.
     #[error("spec.requirements[{index}].operator: {word:?}: write In, NotIn, Exists or DoesNotExist")]
     Operator {
@@ -138,7 +146,12 @@ fn read(spec: &CapacityRequestSpec) -> Result<Demand, Unusable> {
     };
     let mut resources = BTreeMap::new();
     for (resource, quantity) in &spec.resources {
-        resources.insert(resource.clone(), amount(format!("resources[{resource}]"), quantity)?);
+        let field = format!("resources[{resource}]");
+        let amount = amount(field.clone(), quantity)?;
+        if amount.is_negative() {
+            return Err(Unusable::Negative { field, quantity: quantity.0.clone() });
+        }
+        resources.insert(resource.clone(), amount);
     }
     let penalty = |field: &str, quantity: &Option<Quantity>| {
         let quantity = quantity.as_ref().map(|quantity| amount(field.to_owned(), quantity)).transpose()?;

@@ -7,7 +7,7 @@ use crate::desk::{Desk, Parts, Settings};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::outbox::Outbox;
-use crate::rate::Rate;
+use crate::rate::Rates;
 use crate::resolve::{NodeView, UpcomingView};
 use crate::seen::{NODES, REQUESTS, RequestView, UPCOMING};
 use crate::session::{Session, Standing};
@@ -33,16 +33,16 @@ const DEAF: Duration = Duration::from_mins(5);
 /// How soon a watch of a kind that is not installed is tried again.
 const NOT_INSTALLED: Duration = Duration::from_secs(10);
 
+/// How soon the Nodes are listed again that could not be.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// How long the last acks are waited for.
 const LAST_ACKS: Duration = Duration::from_secs(5);
 
 /// How long the shard is waited for to end a session that we have ended.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A machine that the shard has not spoken of for so long in a session is not there any more.
-const FORGOTTEN: Duration = Duration::from_mins(5);
-
-/// How often that is looked at.
+/// How often it is looked for machines to forget, at the least.
 const SWEEP: Duration = Duration::from_secs(30);
 
 /// Runs until the process is asked to end.
@@ -112,6 +112,7 @@ struct Operator {
     desk: Arc<Desk>,
     available: Arc<Available>,
     standing: Arc<Standing>,
+    forget_after: Duration,
 }
 
 impl Operator {
@@ -134,7 +135,7 @@ impl Operator {
             upcoming: upcoming.clone(),
             outbox: Arc::clone(&outbox),
             metrics: metrics.clone(),
-            rate: Rate::new(options.evictions_per_second),
+            rates: Rates::new(options.evictions_per_second),
         };
         Ok(Self {
             client,
@@ -147,6 +148,7 @@ impl Operator {
             metrics,
             desk: Desk::new(parts, settings),
             standing: Arc::default(),
+            forget_after: options.forget_after,
         })
     }
 
@@ -182,8 +184,17 @@ impl Operator {
         async move {
             // What the shard says can be carried out only by who knows the Nodes.
             tokio::join!(nodes.synced(), upcoming.synced());
-            desk.resume();
-            session.hold(stop).await;
+            let resume = async {
+                while let Err(error) = desk.resume().await {
+                    tracing::warn!(%error, "what another process began is not known yet");
+                    tokio::time::sleep(AGAIN).await;
+                }
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = session.hold(stop) => {}
+                () = resume => {}
+            }
         }
     }
 
@@ -203,12 +214,13 @@ impl Operator {
     /// believed to be there.
     async fn sweep(&self) {
         loop {
-            tokio::time::sleep(SWEEP).await;
+            tokio::time::sleep(SWEEP.min(self.forget_after / 2)).await;
             let Ok(since) = self.standing.look() else { continue };
-            if since.elapsed() < FORGOTTEN {
+            if since.elapsed() < self.forget_after {
                 continue;
             }
             let heard = self.desk.heard();
+            self.desk.prune();
             for (_, it) in self.upcoming.all() {
                 if heard.contains(&it.machine) || self.desk.find(&it.machine).is_some() {
                     continue;

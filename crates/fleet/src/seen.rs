@@ -41,9 +41,11 @@ impl Item for UpcomingView {
     fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
         let UpcomingNode { metadata, status, .. } = serde_json::from_str(raw.get())?;
         let (name, status) = (metadata.name.unwrap_or_default(), status.unwrap_or_default());
+        let (node, node_uid) = status.node_ref.map(|it| (it.name, it.uid)).unwrap_or_default();
         let view = Self {
             machine: name.strip_prefix(UPCOMING_PREFIX).unwrap_or(&name).to_owned(),
-            node: status.node_ref.and_then(|node| node.name),
+            node,
+            node_uid,
             provider_id: status.provider_id,
             phase: status.phase,
         };

@@ -3,6 +3,7 @@
 //! The receive loop decodes and hands on; it never waits for anything but the next frame, since a shard whose frames are
 //! not read stops to decide for everybody.
 
+use crate::acks::Acks;
 use crate::available::Available;
 use crate::backoff::{Backoff, Ending};
 use crate::demand::Demand;
@@ -16,8 +17,6 @@ use crate::wire::operator_message::Payload;
 use crate::wire::shard_client::ShardClient;
 use crate::wire::shard_message::Payload as FromShard;
 use crate::wire::{BootstrapBlobResponse, BootstrapRequest, Hello, ShardMessage};
-use fivespot_cluster::Key;
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,6 +33,9 @@ const DIAL: Duration = Duration::from_secs(10);
 
 /// Rollups that may go without an ack before the session is taken for dead.
 const UNANSWERED: u32 = 3;
+
+/// How soon a rollup is tried again that could not be made.
+const WITHHELD: Duration = Duration::from_secs(1);
 
 /// How long the bootstrap answer is good for, in seconds. The shard does not look at it.
 const TTL: i64 = 600;
@@ -173,22 +175,19 @@ impl Session {
             Err(_) => return Some(Failure::Unreachable(format!("no answer within {} s", DIAL.as_secs()))),
         };
         self.desk.begin_session();
-        let (unanswered, answers) = (Arc::new(Unanswered::default()), Arc::new(tokio::sync::Notify::new()));
+        let (acks, answers) = (Arc::new(Acks::default()), Arc::new(tokio::sync::Notify::new()));
         let teller = Teller {
             demand: Arc::clone(&self.demand),
             outbox: Arc::clone(&self.outbox),
-            unanswered: Arc::clone(&unanswered),
+            acks: Arc::clone(&acks),
             metrics: self.metrics.clone(),
         };
         let rollups = tokio::spawn(teller.tell_every(self.interval));
-        let acknowledge = tokio::spawn(acknowledge(
-            Arc::clone(&self.demand),
-            Arc::clone(&unanswered),
-            Arc::clone(&answers),
-        ));
+        let acknowledge =
+            tokio::spawn(acknowledge(Arc::clone(&self.demand), Arc::clone(&acks), Arc::clone(&answers)));
         let outcome = tokio::select! {
-            failure = self.receive(incoming, &unanswered, &answers) => failure,
-            failure = watch_acks(&unanswered, self.interval * UNANSWERED) => failure,
+            failure = self.receive(incoming, &acks, &answers) => failure,
+            failure = watch_acks(&acks, self.interval * UNANSWERED) => failure,
         };
         rollups.abort();
         acknowledge.abort();
@@ -233,7 +232,7 @@ impl Session {
     async fn receive(
         &self,
         mut incoming: Streaming<ShardMessage>,
-        unanswered: &Unanswered,
+        acks: &Acks,
         answers: &tokio::sync::Notify,
     ) -> Failure {
         loop {
@@ -255,7 +254,7 @@ impl Session {
                 }
                 Some(FromShard::Ack(ack)) => {
                     count(&self.metrics.rollups, "acked");
-                    unanswered.answered();
+                    acks.heard();
                     answers.notify_one();
                     tracing::debug!(echo = ack.echo, "acknowledged");
                 }
@@ -282,52 +281,11 @@ impl Session {
     }
 }
 
-/// Rollups that were sent and not acknowledged.
-#[derive(Default)]
-struct Unanswered(Mutex<Waiting>);
-
-/// An ack does not say which rollup it is for, and a shard may skip some: it is taken for the oldest.
-#[derive(Default)]
-struct Waiting {
-    since: Option<Instant>,
-    sent: VecDeque<Vec<Key>>,
-    heard: Vec<Key>,
-}
-
-/// Rollups whose acks are waited for at most: what is older was skipped.
-const SENT: usize = 16;
-
-impl Unanswered {
-    fn asked(&self, pending: Vec<Key>) {
-        let mut waiting = lock(&self.0);
-        waiting.since.get_or_insert_with(Instant::now);
-        waiting.sent.push_back(pending);
-        if waiting.sent.len() > SENT {
-            waiting.sent.pop_front();
-        }
-    }
-
-    fn answered(&self) {
-        let mut waiting = lock(&self.0);
-        waiting.since = None;
-        let oldest = waiting.sent.pop_front().unwrap_or_default();
-        waiting.heard.extend(oldest);
-    }
-
-    fn take_heard(&self) -> Vec<Key> {
-        std::mem::take(&mut lock(&self.0).heard)
-    }
-
-    fn since(&self) -> Option<Instant> {
-        lock(&self.0).since
-    }
-}
-
 /// Tells the shard what the cluster wants.
 struct Teller {
     demand: Arc<Demand>,
     outbox: Arc<Outbox>,
-    unanswered: Arc<Unanswered>,
+    acks: Arc<Acks>,
     metrics: Metrics,
 }
 
@@ -335,13 +293,14 @@ impl Teller {
     async fn tell_every(self, interval: Duration) {
         let mut told = None;
         loop {
-            let pending = self.demand.pending();
             match self.demand.rollup().await {
-                Ok(rollup) => {
+                Ok((rollup, new)) => {
                     count(&self.metrics.rollups, "sent");
                     tracing::debug!(needs = rollup.needs.len(), "tells what the cluster wants");
-                    self.unanswered.asked(pending);
-                    self.outbox.rollup(rollup);
+                    self.acks.expect(new);
+                    if self.outbox.rollup(rollup) {
+                        self.acks.replaced();
+                    }
                     told = None;
                 }
                 Err(why) => {
@@ -352,22 +311,23 @@ impl Teller {
                     }
                 }
             }
-            tokio::time::sleep(interval).await;
+            // What could not be said is not late by a whole interval.
+            tokio::time::sleep(if told.is_none() { interval } else { interval.min(WITHHELD) }).await;
         }
     }
 }
 
-async fn acknowledge(demand: Arc<Demand>, unanswered: Arc<Unanswered>, answers: Arc<tokio::sync::Notify>) {
+async fn acknowledge(demand: Arc<Demand>, acks: Arc<Acks>, answers: Arc<tokio::sync::Notify>) {
     loop {
         answers.notified().await;
-        demand.acknowledge(unanswered.take_heard()).await;
+        demand.acknowledge(acks.take()).await;
     }
 }
 
 /// Returns when rollups are not acknowledged any more.
-async fn watch_acks(unanswered: &Unanswered, patience: Duration) -> Failure {
+async fn watch_acks(acks: &Acks, patience: Duration) -> Failure {
     loop {
-        match unanswered.since() {
+        match acks.missing_since() {
             Some(since) if since.elapsed() >= patience => return Failure::Silent(since.elapsed()),
             Some(since) => tokio::time::sleep_until(since + patience).await,
             None => tokio::time::sleep(patience / 4).await,

@@ -2,15 +2,14 @@
 
 use crate::harness::shard::{PlayedShard, update};
 use crate::harness::yard::Yard;
-use crate::harness::{Operator, plane};
-use crate::order::requests;
+use crate::harness::{Operator, plane, requests};
 use fivespot_fleet::record::Outcome;
-use fivespot_fleet::wire::MachineState::{Configured, Configuring, Draining, Failed, Idle};
+use fivespot_fleet::wire::MachineState::{Configured, Configuring, Creating, Draining, Failed, Idle};
 use fivespot_fleet::wire::shard_message::Payload as Said;
 use fivespot_testenv::eventually;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_instruction_twice_is_one_drain_with_one_deadline_and_two_acks() {
@@ -76,6 +75,19 @@ async fn a_node_that_nobody_knows_is_not_counted_and_is_drained_if_it_comes_late
     yard.node("late-1", |_| {}).await;
     eventually("it is cordoned all the same", async || yard.is_cordoned("late-1").await).await;
     yard.until_phase("late-1", "Drained").await;
+
+    // One that has left and was lent again in the meantime is not meant any more.
+    shard.tell("late-2", Configured);
+    yard.until_phase("late-2", "Ready").await;
+    shard.instruct("left", &["late-2"], 600);
+    assert_eq!(shard.acked("left").await.1, 0);
+    for state in [Draining, Idle, Configuring, Configured] {
+        shard.tell("late-2", state);
+    }
+    yard.until_phase("late-2", "Ready").await;
+    yard.node("late-2", |_| {}).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(!yard.is_cordoned("late-2").await && yard.record("late-2").await.is_none());
     shard.instruct("none", &[], 60);
     assert_eq!(shard.acked("none").await.1, 0);
     shard.instruct("gone", &["gone-0"], 1);
@@ -89,13 +101,18 @@ async fn a_machine_that_drains_without_an_instruction_is_drained_with_the_defaul
     let shard = PlayedShard::start().await;
     yard.node("lost-0", |_| {}).await;
     yard.pod("lost-0", "web", |_| {}).await;
-    shard.bind(&[("lost-0", Draining)]);
+    shard.bind(&[("lost-0", Draining), ("lost-1", Draining)]);
     let _operator = Operator::start(plane, "lost", &shard.address, &["--default-grace=90s"]);
     yard.until_phase("lost-0", "Drained").await;
     assert!(yard.on("lost-0").await.is_empty());
     let record = yard.record("lost-0").await.unwrap();
     assert!(record.instructions.is_empty());
     assert_eq!(record.deadline.duration_since(record.accepted_at).as_secs(), 90);
+    // One whose Node is not there yet is drained when it is.
+    yard.until_phase("lost-1", "Draining").await;
+    yard.node("lost-1", |_| {}).await;
+    yard.until_phase("lost-1", "Drained").await;
+    assert!(yard.is_cordoned("lost-1").await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -259,8 +276,33 @@ async fn pods_that_a_dead_kubelet_cannot_end_do_not_make_a_drain_fail() {
     shard.instruct("silent", &["silent-0"], 60);
     yard.until_phase("silent-0", "Drained").await;
     assert_eq!(yard.on("silent-0").await, ["web"], "it is still there, and nobody can end it");
-    let events = yard.events("silent-0").await;
-    let told = events.iter().any(|it| it.contains("cannot end since the kubelet is silent"));
-    assert!(told, "{events:?}");
+    let why = "cannot end since the kubelet is silent";
+    eventually("it is told", async || yard.events("silent-0").await.iter().any(|it| it.contains(why))).await;
     yard.pods_end(true);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_a_session_never_speaks_of_is_forgotten_unless_it_has_a_node() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "sweep").await;
+    let shard = PlayedShard::start().await;
+    yard.node("sweep-0", |_| {}).await;
+    shard.bind(&[("sweep-0", Configured), ("sweep-1", Creating), ("sweep-2", Creating)]);
+    let operator = Operator::start(plane, "sweep", &shard.address, &["--forget-after=3s"]);
+    for (machine, phase) in [("sweep-0", "Ready"), ("sweep-1", "Provisioning"), ("sweep-2", "Provisioning")] {
+        yard.until_phase(machine, phase).await;
+    }
+    // A shard that was started again tells only what it has read from its provider.
+    shard.bind(&[("sweep-2", Creating)]);
+    shard.hang_up();
+    shard.until("a second session", |shard| shard.sessions() == 2).await;
+    let began = Instant::now();
+    eventually("one is forgotten", async || yard.phase("sweep-1").await.is_none()).await;
+    assert!(began.elapsed() > Duration::from_millis(2500), "not before the session had time to tell");
+    assert!(operator.log().contains("the shard does not know it any more: forgotten"));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(yard.phase("sweep-0").await.unwrap().0, "Ready", "its Node is there, so it is");
+    assert_eq!(yard.phase("sweep-2").await.unwrap().0, "Provisioning", "the session speaks of it");
+    yard.nodes().delete("sweep-0", &DeleteParams::default()).await.unwrap();
+    eventually("nothing speaks for it any more", async || yard.phase("sweep-0").await.is_none()).await;
 }

@@ -2,8 +2,7 @@
 
 use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
-use crate::harness::{CLUSTER, Operator, plane};
-use crate::order::requests;
+use crate::harness::{CLUSTER, Operator, plane, requests};
 use fivespot_fleet::wire::MachineState::{Configured, Draining};
 use fivespot_testenv::is_proof;
 use futures::StreamExt;

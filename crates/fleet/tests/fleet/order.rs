@@ -2,19 +2,12 @@
 
 use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
-use crate::harness::{AGENT, Operator, plane};
+use crate::harness::{Operator, plane, requests};
 use fivespot_fleet::wire::MachineState;
-use fivespot_testenv::{AuditEntry, ControlPlane};
-use jiff::Timestamp;
+use fivespot_testenv::AuditEntry;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use std::time::{Duration, Instant};
-
-/// Requests of the operator since then.
-pub(crate) fn requests(plane: &ControlPlane, since: Timestamp) -> Vec<AuditEntry> {
-    let ours = |entry: &AuditEntry| entry.user_agent.starts_with(AGENT) && entry.at >= since;
-    plane.management().audit().unwrap().into_iter().filter(ours).collect()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ack_comes_after_the_cordon_and_before_the_first_eviction_while_a_budget_blocks_all() {

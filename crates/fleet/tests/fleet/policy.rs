@@ -122,9 +122,9 @@ async fn what_is_left_at_the_deadline_is_ended_only_if_that_was_chosen() {
     let took = Timestamp::now().duration_since(sent).as_secs_f64();
     assert!((5.0..10.0).contains(&took), "{took}");
     assert!(yard.on("force-0").await.is_empty());
-    let events = yard.events("force-0").await;
     let told = format!("1 ended at the deadline, whatever budgets said: {}/held", yard.namespace);
-    assert!(events.iter().any(|event| event.starts_with("Drained") && event.contains(&told)), "{events:?}");
+    let is_told = |event: &String| event.starts_with("Drained") && event.contains(&told);
+    eventually("it is told", async || yard.events("force-0").await.iter().any(is_told)).await;
     drop(operator);
     kubectl("delete");
 }

@@ -1,5 +1,6 @@
 //! The three ways in which a shard takes machines back, from demand to the end.
 
+use crate::harness::front::Front;
 use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
 use crate::harness::{CLUSTER, Operator, plane};
@@ -18,6 +19,7 @@ async fn three_machines_that_nobody_wants_go_with_their_pods() {
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "r1").await;
     let shard = PlayedShard::start().await;
+    let front = Front::before(plane, "r1", &shard.address);
     let machines = ["conf-s0-c0-i0", "conf-s0-c0-i1", "conf-s0-c0-i2"];
     shard.bind(&machines.map(|machine| (machine, Configured)));
     for machine in machines {
@@ -27,7 +29,7 @@ async fn three_machines_that_nobody_wants_go_with_their_pods() {
         }
         yard.request(machine, 8).await;
     }
-    let _operator = Operator::start(plane, "r1", &shard.address, &[]);
+    let _operator = Operator::start(plane, "r1", &front.address, &[]);
     shard.until("the demand", |shard| shard.gpus() == Some(24)).await;
     for machine in machines {
         yard.until_phase(machine, "Ready").await;
@@ -72,11 +74,12 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "r2").await;
     let shard = PlayedShard::start().await;
+    let front = Front::before(plane, "r2", &shard.address);
     yard.request("wanted", 8).await;
     let template = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(template.path(), "join {{.ClusterID}}").unwrap();
     let file = template.path().to_str().unwrap();
-    let operator = Operator::start(plane, "r2", &shard.address, &["--bootstrap-template-file", file]);
+    let operator = Operator::start(plane, "r2", &front.address, &["--bootstrap-template-file", file]);
     shard.until("the demand", |shard| shard.gpus() == Some(8)).await;
     shard.tell("idle-0", Configuring);
     yard.until_phase("idle-0", "Registered").await;
@@ -139,8 +142,8 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     // A machine that failed stays to be looked at until it leaves.
     shard.tell("idle-0", Idle);
     eventually("it has left", async || yard.phase("idle-0").await.is_none()).await;
-    let events = yard.events("un-idle-0").await;
-    assert!(events.iter().any(|event| event.starts_with("FailedMachineLeft")), "{events:?}");
+    let is_told = |event: &String| event.starts_with("FailedMachineLeft");
+    eventually("it is told", async || yard.events("un-idle-0").await.iter().any(is_told)).await;
     let (status, metrics) = operator.http("/metrics");
     assert_eq!(status, 200);
     for line in [
@@ -161,6 +164,7 @@ async fn a_provider_that_takes_its_time_finds_the_machine_drained() {
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "r3").await;
     let shard = PlayedShard::start().await;
+    let front = Front::before(plane, "r3", &shard.address);
     // The machine is not called as its Node is: the provider's id says which it is.
     shard.bind(&[("m-17", Configured)]);
     yard.node("worker-17", |node| node["spec"]["providerID"] = json!("metal://rack-3/ref-m-17")).await;
@@ -168,7 +172,7 @@ async fn a_provider_that_takes_its_time_finds_the_machine_drained() {
         yard.pod("worker-17", &format!("web-{pod}"), |_| {}).await;
     }
     yard.request("r3", 8).await;
-    let operator = Operator::start(plane, "r3", &shard.address, &[]);
+    let operator = Operator::start(plane, "r3", &front.address, &[]);
     yard.until_phase("m-17", "Ready").await;
     shard.instruct("r3", &["m-17"], 120);
     shard.tell("m-17", Draining);

@@ -6,11 +6,14 @@
     reason = "helpers of tests: the line that fails is the message"
 )]
 
+pub(crate) mod front;
 pub(crate) mod road;
 pub(crate) mod shard;
 pub(crate) mod yard;
 
-use fivespot_testenv::{ControlPlane, Daemon, Options, anonymous_kubeconfig, share};
+use fivespot_testenv::{AuditEntry, ControlPlane, Daemon, Options, anonymous_kubeconfig, share};
+use jiff::Timestamp;
+use serde_json::{Value, json};
 use std::fs;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -22,7 +25,7 @@ use tokio::sync::{Mutex, MutexGuard};
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// How the operator presents itself.
-pub(crate) const AGENT: &str = "5spot-fleet-operator/";
+const AGENT: &str = "5spot-fleet-operator/";
 
 /// The cluster of these tests.
 pub(crate) const CLUSTER: &str = "kwok-cluster-0";
@@ -48,6 +51,12 @@ pub(crate) async fn plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) 
         kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
     });
     (plane, turn)
+}
+
+/// Requests of operators since then.
+pub(crate) fn requests(plane: &ControlPlane, since: Timestamp) -> Vec<AuditEntry> {
+    let ours = |entry: &AuditEntry| entry.user_agent.starts_with(AGENT) && entry.at >= since;
+    plane.management().audit().unwrap().into_iter().filter(ours).collect()
 }
 
 /// An operator process.
@@ -86,17 +95,54 @@ impl Operator {
         Self(Daemon::start(&folder, |command| {
             command
                 .arg(env!("CARGO_BIN_EXE_5spot-fleet-operator"))
-                .args(["--metrics-addr=127.0.0.1:0", "--rollup-interval=1s", "--cluster-id", CLUSTER])
-                .args(["--shard-addr", shard, "--pod-name", name, "--pod-uid", name, "--kubeconfig"])
+                .args(["--metrics-addr=127.0.0.1:0", "--cluster-id", CLUSTER, "--shard-addr", shard])
+                .args(["--pod-name", name, "--pod-uid", name, "--kubeconfig"])
                 .arg(&kubeconfig)
-                .args(args)
-                .env("RUST_LOG", "info,fivespot_fleet=debug");
+                .args(args);
+            if !args.iter().any(|arg| arg.starts_with("--rollup-interval")) {
+                command.arg("--rollup-interval=1s");
+            }
+            command.env("RUST_LOG", "info,fivespot_fleet=debug");
         }))
     }
 
     /// What an HTTP path answers: status and text.
     pub(crate) fn http(&self, path: &str) -> (u16, String) {
         self.0.http("port", path)
+    }
+}
+
+/// The operator's right to something, taken away until it is given back.
+pub(crate) struct Forbidden<'a> {
+    plane: &'a ControlPlane,
+    whole: Value,
+}
+
+impl<'a> Forbidden<'a> {
+    /// Takes the rules away that name this resource.
+    pub(crate) async fn take(plane: &'a ControlPlane, resource: &str) -> Self {
+        let get = ["get", "clusterrole", AGENT.trim_end_matches('/'), "-o", "json"];
+        let whole = plane.kubectl(plane.management(), &get, "").unwrap();
+        let mut whole: Value = serde_json::from_str(&whole).unwrap();
+        whole["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+        let forbidden = Self { plane, whole: whole.clone() };
+        let named = |rule: &Value| rule["resources"].as_array().unwrap().contains(&json!(resource));
+        whole["rules"].as_array_mut().unwrap().retain(|rule| !named(rule));
+        assert_ne!(whole, forbidden.whole, "there is no such rule");
+        forbidden.write(&whole);
+        // The server takes a moment to take note of it.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        forbidden
+    }
+
+    fn write(&self, role: &Value) {
+        self.plane.kubectl(self.plane.management(), &["replace", "-f", "-"], &role.to_string()).unwrap();
+    }
+}
+
+impl Drop for Forbidden<'_> {
+    fn drop(&mut self) {
+        self.write(&self.whole);
     }
 }
 

@@ -1,7 +1,8 @@
 //! A shard that says what a test wants it to say, and writes down what it hears and when.
 //!
 //! It is played from BigFleet's protocol and from its public source: the module of the real shard could not be fetched from
-//! the registry when this was written. What these tests prove is our side of that protocol.
+//! the registry when this was written. What these tests prove is our side of that protocol; that it is understood by what
+//! the real one is built of, the tests with a [`super::front::Front`] prove.
 
 use fivespot_fleet::wire::operator_message::Payload as Heard;
 use fivespot_fleet::wire::shard_message::Payload as Said;
@@ -19,19 +20,11 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
+use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Largest message, as the real one has it.
 const MESSAGE: usize = 256 << 20;
-
-/// Who a shard that demands certificates is, and whom it believes.
-#[derive(Clone)]
-pub(crate) struct Tls {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
-    pub(crate) ca: String,
-}
 
 /// A shard that listens on loopback until it is dropped.
 pub(crate) struct PlayedShard {
@@ -44,7 +37,6 @@ type Voice = mpsc::UnboundedSender<Result<ShardMessage, Status>>;
 
 #[derive(Default)]
 struct State {
-    needs_identity: bool,
     /// Whether rollups are acknowledged.
     is_mute: AtomicBool,
     heard: Mutex<Vec<(Timestamp, Heard)>>,
@@ -64,24 +56,12 @@ impl Drop for PlayedShard {
 
 impl PlayedShard {
     pub(crate) async fn start() -> Self {
-        Self::start_with(None, "127.0.0.1:0").await
-    }
-
-    /// The same at an address of old, or with certificates.
-    pub(crate) async fn start_with(tls: Option<Tls>, address: &str) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let state = Arc::new(State { needs_identity: tls.is_some(), ..State::default() });
+        let state = Arc::new(State::default());
         let service = ShardServer::new(Service(Arc::clone(&state)))
             .max_decoding_message_size(MESSAGE)
             .max_encoding_message_size(MESSAGE);
-        let mut server = Server::builder();
-        if let Some(Tls { certificate, key, ca }) = tls {
-            let config = ServerTlsConfig::new()
-                .identity(Identity::from_pem(certificate, key))
-                .client_ca_root(Certificate::from_pem(ca));
-            server = server.tls_config(config).unwrap();
-        }
         let incoming = futures::stream::unfold(listener, |listener| async {
             let stream = listener.accept().await.map(|(stream, _)| {
                 stream.set_nodelay(true).unwrap();
@@ -91,7 +71,7 @@ impl PlayedShard {
         });
         let task = tokio::spawn(async move {
             // It ends with the test.
-            let _ = server.add_service(service).serve_with_incoming(incoming).await;
+            let _ = Server::builder().add_service(service).serve_with_incoming(incoming).await;
         });
         Self { address, state, task }
     }
@@ -244,7 +224,6 @@ impl Shard for Service {
         request: Request<Streaming<OperatorMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let state = Arc::clone(&self.0);
-        let leaf = request.peer_certs().and_then(|certificates| certificates.first().map(|it| it.to_vec()));
         let mut incoming = request.into_inner();
         let first = incoming.message().await?.and_then(|message| message.payload);
         let Some(Heard::Hello(hello)) = first else {
@@ -252,9 +231,6 @@ impl Shard for Service {
         };
         if hello.cluster_id.is_empty() {
             return Err(Status::invalid_argument("cluster_id is empty"));
-        }
-        if state.needs_identity && !names(&leaf.unwrap_or_default(), &hello.cluster_id) {
-            return Err(Status::permission_denied("the certificate is not this cluster's"));
         }
         let (say, said) = mpsc::unbounded_channel();
         let ack = |echo: &str| {
@@ -323,13 +299,4 @@ fn is_readable(need: &CapacityNeed) -> bool {
         && [need.interruption_penalty_bucket, need.reclamation_penalty_bucket]
             .iter()
             .all(|bucket| (0..=27).contains(bucket))
-}
-
-/// Whether a certificate names a cluster, and no other: as a URI, with its kind and length before it.
-fn names(leaf: &[u8], cluster: &str) -> bool {
-    let name = format!("bigfleet://cluster/{cluster}");
-    let mut uri = vec![0x86, u8::try_from(name.len()).unwrap()];
-    uri.extend(name.as_bytes());
-    let count = |wanted: &[u8]| leaf.windows(wanted.len()).filter(|part| *part == wanted).count();
-    count(&uri) == 1 && count(b"bigfleet://") == 1
 }

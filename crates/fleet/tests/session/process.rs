@@ -2,9 +2,9 @@
 
 use crate::harness::shard::{PlayedShard, update};
 use crate::harness::yard::Yard;
-use crate::harness::{Operator, plane};
-use crate::order::requests;
+use crate::harness::{Forbidden, Operator, plane, requests};
 use crate::proxy::{Call, Executioner, Fate, Proxy};
+use fivespot_fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Creating, Draining, Idle};
 use fivespot_fleet::wire::shard_message::Payload as Said;
 use fivespot_fleet::wire::{AvailableCapacityUpdate, NodeStateUpdate};
@@ -83,14 +83,7 @@ async fn a_demand_that_cannot_be_read_is_not_an_empty_demand() {
     yard.request("one", 8).await;
     let kubectl = |args: &[&str]| plane.kubectl(plane.management(), args, "").unwrap();
     // Without the right to list them there is nothing to send, whatever else works.
-    let role = ["get", "clusterrole", "5spot-fleet-operator", "-o", "json"];
-    let whole = kubectl(&role);
-    let mut narrow: Value = serde_json::from_str(&whole).unwrap();
-    narrow["rules"].as_array_mut().unwrap().retain(|rule| rule["resources"] != json!(["capacityrequests"]));
-    let apply = |role: &str| plane.kubectl(plane.management(), &["replace", "-f", "-"], role).unwrap();
-    narrow["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-    apply(&narrow.to_string());
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let forbidden = Forbidden::take(plane, "capacityrequests").await;
     let shard = PlayedShard::start().await;
     let operator = Operator::start(plane, "demand", &shard.address, &[]);
     shard.until("hello", PlayedShard::is_connected).await;
@@ -99,26 +92,62 @@ async fn a_demand_that_cannot_be_read_is_not_an_empty_demand() {
     assert!(operator.log().contains("the shard is not told what the cluster wants"), "{}", operator.log());
     let (status, why) = operator.http("/ready");
     assert!(status == 503 && why.contains("the CapacityRequests have not been read yet"), "{status} {why}");
-    let mut whole: Value = serde_json::from_str(&whole).unwrap();
-    whole["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-    apply(&whole.to_string());
+    drop(forbidden);
     shard.until("the demand", |shard| shard.gpus() == Some(8)).await;
     assert!(shard.rollups().iter().all(|needs| *needs == 1), "{:?}", shard.rollups());
 
-    // A server that is away makes no empty rollup. Who cannot renew his lease ends, and the next waits for the server.
-    plane.stop_api_server(plane.management()).unwrap();
-    eventually("it has ended", async || !operator.runs()).await;
-    assert!(operator.log().contains("the lease is lost"), "{}", operator.log());
-    let before = shard.rollups().len();
-    let operator = Operator::start(plane, "demand", &shard.address, &[]);
+    // Nor is a demand of which nothing can be understood.
+    let resources = |gpus: &str| json!({"spec": {"resources": {"nvidia.com/gpu": gpus}}}).to_string();
+    let patch = |gpus: &str| {
+        let patch = resources(gpus);
+        kubectl(&["-n", &yard.namespace, "patch", "capacityrequest", "one", "--type=merge", "-p", &patch]);
+    };
+    patch("-8");
+    eventually("it is not told", async || operator.log().contains("no CapacityRequest of 1 can be used"))
+        .await;
+    assert!(operator.log().contains("spec.resources[nvidia.com/gpu]: -8 is less than nothing"));
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(shard.rollups().len(), before, "{}", operator.log());
-    plane.start_api_server(plane.management()).await.unwrap();
-    shard.until("the demand again", |shard| shard.rollups().len() > before).await;
     assert!(shard.rollups().iter().all(|needs| *needs == 1), "{:?}", shard.rollups());
+    patch("8");
     // An administrator who deletes the last one is believed.
     kubectl(&["-n", &yard.namespace, "delete", "capacityrequest", "one"]);
     shard.until("that nothing is wanted", |shard| shard.rollups().last() == Some(&0)).await;
+}
+
+/// Nothing is told twice, so what cannot be written is tried again until it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_written_is_written_later() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "later").await;
+    let shard = PlayedShard::start().await;
+    yard.node("later-0", |_| {}).await;
+    yard.pod("later-0", "web", |_| {}).await;
+    let forbidden = Forbidden::take(plane, "upcomingnodes/status").await;
+    let operator = Operator::start(plane, "later", &shard.address, &[]);
+    shard.until("hello", PlayedShard::is_connected).await;
+    shard.tell("later-0", Configured);
+    shard.tell("later-1", Creating);
+    shard.instruct("later", &["later-0"], 60);
+    assert_eq!(shard.acked("later").await.1, 1, "what people look at is not what it hangs on");
+    yard.until_empty("later-0").await;
+    eventually("it is drained", async || operator.log().contains(" drained ")).await;
+    // Something newer is no reason to forget what is older.
+    yard.node("later-2", |_| {}).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(yard.record("later-0").await.unwrap().is_running(), "its end is not written yet");
+    drop(forbidden);
+    yard.until_phase("later-0", "Drained").await;
+    yard.until_phase("later-1", "Provisioning").await;
+    eventually("the record says so", async || {
+        yard.record("later-0").await.is_some_and(|record| record.outcome == Some(Outcome::Drained))
+    })
+    .await;
+    let (_, metrics) = operator.http("/metrics");
+    assert!(metrics.contains("fivespot_fleet_active_drains 0"), "{metrics}");
+    assert!(
+        metrics.contains("fivespot_fleet_drain_duration_seconds_count{result=\"Drained\"} 1"),
+        "{metrics}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -139,6 +168,24 @@ async fn who_only_looks_changes_no_node() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(!yard.is_cordoned("look-0").await && yard.on("look-0").await == ["web"]);
     assert!(operator.log().contains("would be given back"), "{}", operator.log());
+    drop((operator, proxy));
+
+    // Nor does he go on with what another began, or call it off.
+    yard.budget("web").await;
+    let operator = Operator::start(plane, "look", &shard.address, &[]);
+    shard.until("hello", |shard| shard.sessions() == 2).await;
+    shard.instruct("begun", &["look-0"], 600);
+    shard.acked("begun").await;
+    drop(operator);
+    let operator = Operator::start(plane, "look", &shard.address, &["--observe-only"]);
+    shard.until("hello", |shard| shard.sessions() == 3).await;
+    yard.drop_budget("web").await;
+    shard.tell("look-0", Configured);
+    eventually("it is told", async || operator.log().contains("its reclaim would be called off")).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(yard.record("look-0").await.unwrap().is_running());
+    assert!(yard.is_cordoned("look-0").await && yard.on("look-0").await == ["web"]);
+    assert!(operator.log().contains("would be drained"), "{}", operator.log());
 }
 
 /// Two operators do not take the session from each other.

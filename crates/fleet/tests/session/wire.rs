@@ -1,10 +1,11 @@
 //! What can happen between an operator and its shard.
 
+use crate::harness::front::Front;
 use crate::harness::road::{Road, Weather};
-use crate::harness::shard::{PlayedShard, Tls};
+use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
 use crate::harness::{CLUSTER, Operator, plane};
-use fivespot_fleet::wire::MachineState::Configured;
+use fivespot_fleet::wire::MachineState::{Configured, Draining};
 use fivespot_fleet::wire::operator_message::Payload;
 use fivespot_fleet::wire::shard_client::ShardClient;
 use fivespot_fleet::wire::{Hello, OperatorMessage, ShardMessage};
@@ -34,7 +35,7 @@ async fn a_drain_goes_on_while_frames_break_the_shard_goes_deaf_or_is_gone() {
     shard.acked("wire").await;
     let deadline = yard.record("wire-0").await.unwrap().deadline;
     // From here on the machine is known to drain.
-    shard.bind(&[("wire-0", fivespot_fleet::wire::MachineState::Draining)]);
+    shard.bind(&[("wire-0", Draining)]);
 
     road.weather(Weather::Corrupt);
     eventually("the broken session has ended", async || {
@@ -108,7 +109,8 @@ async fn a_rollup_of_five_megabytes_arrives_whole() {
         let request = serde_json::from_value(request).unwrap();
         client.create(&kube::api::PostParams::default(), &request).await.unwrap();
     }
-    let _operator = Operator::start(plane, "big", &shard.address, &[]);
+    let front = Front::before(plane, "big", &shard.address);
+    let _operator = Operator::start(plane, "big", &front.address, &[]);
     shard.until("all of it", |shard| shard.gpus() == Some(64 * 8)).await;
     let size = shard.last_rollup_bytes();
     println!("a rollup of {size} bytes arrived");
@@ -125,37 +127,38 @@ async fn only_the_certificate_of_this_cluster_opens_a_session() {
     let _yard = Yard::new(plane, "tls").await;
     let folder = tempfile::tempdir().unwrap();
     let ca = Authority::new();
-    let (certificate, key) = ca.sign(&["127.0.0.1"], "bigfleet://shard/shard-0");
-    let tls = Tls { certificate, key, ca: ca.certificate.clone() };
-    let shard = PlayedShard::start_with(Some(tls), "127.0.0.1:0").await;
     let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
-    let (wrong, wrong_key) = ca.sign(&[], "bigfleet://cluster/another");
+    let (certificate, key) = ca.sign(&["127.0.0.1"], "bigfleet://shard/shard-0");
     write("ca", &ca.certificate);
+    write("shard-cert", &certificate);
+    write("shard-key", &key);
+    let (wrong, wrong_key) = ca.sign(&[], "bigfleet://cluster/another");
     write("cert", &wrong);
     write("key", &wrong_key);
     let flag =
         |flag: &str, file: &str| format!("--tls-{flag}={}", Path::new(folder.path()).join(file).display());
     let flags = [flag("cert", "cert"), flag("key", "key"), flag("ca", "ca")];
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let operator = Operator::start(plane, "tls", &shard.address, &flags);
-    eventually("it is refused", async || operator.log().contains("the certificate is not this cluster's"))
-        .await;
+    let shard = PlayedShard::start().await;
+    let own = [flag("cert", "shard-cert"), flag("key", "shard-key"), flag("ca", "ca")];
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let front = Front::start(plane, "tls", &shard.address, "127.0.0.1:0", &own);
+    let operator = Operator::start(plane, "tls", &front.address, &flags);
+    let refusal = format!("the certificate is of [bigfleet://cluster/another], not of cluster {CLUSTER}");
+    eventually("it is refused", async || operator.log().contains(&refusal)).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let refused = operator.log().matches("the certificate is not this cluster's").count();
+    let refused = operator.log().matches(&refusal).count();
     assert_eq!(refused, 1, "told once:\n{}", operator.log());
     assert_eq!(shard.sessions(), 0);
     let (status, why) = operator.http("/ready");
     assert_eq!(status, 503);
-    assert!(
-        why.contains("no session: the shard ended the session: the certificate is not this cluster's"),
-        "{why}"
-    );
+    assert!(why.contains(&format!("no session: the shard ended the session: {refusal}")), "{why}");
     drop(operator);
 
     let (right, right_key) = ca.sign(&[], &format!("bigfleet://cluster/{CLUSTER}"));
     write("cert", &right);
     write("key", &right_key);
-    let operator = Operator::start(plane, "tls", &shard.address, &flags);
+    let operator = Operator::start(plane, "tls", &front.address, &flags);
     shard.until("hello", PlayedShard::is_connected).await;
     eventually("it is ready", async || operator.http("/ready").0 == 200).await;
     drop(operator);
@@ -163,7 +166,7 @@ async fn only_the_certificate_of_this_cluster_opens_a_session() {
     // A shard that the authority does not know is not spoken to.
     let other = Authority::new();
     write("ca", &other.certificate);
-    let operator = Operator::start(plane, "tls", &shard.address, &flags);
+    let operator = Operator::start(plane, "tls", &front.address, &flags);
     eventually("it is not believed", async || operator.log().contains("cannot reach the shard")).await;
     assert_eq!(shard.sessions(), 1);
     // Nor is a file that is not there a riddle.
@@ -178,6 +181,7 @@ async fn a_shard_that_speaks_an_old_tls_is_not_spoken_to() {
     use tokio_rustls::rustls::version::{TLS12, TLS13};
     use tokio_rustls::rustls::{ServerConfig, crypto::ring};
     let (plane, _turn) = plane().await;
+    let _yard = Yard::new(plane, "old").await;
     let folder = tempfile::tempdir().unwrap();
     let ca = Authority::new();
     let (certificate, key) = ca.sign(&["127.0.0.1"], "bigfleet://shard/shard-0");
@@ -206,6 +210,52 @@ async fn a_shard_that_speaks_an_old_tls_is_not_spoken_to() {
         let outcome = greeting.await.unwrap();
         assert_eq!(outcome.is_err(), is_old, "{outcome:?}");
     }
+}
+
+/// A Go server hangs up on who asks too often whether it is there. Here nobody does: between two rollups there is silence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_session_lasts() {
+    let (plane, _turn) = plane().await;
+    let _yard = Yard::new(plane, "idle").await;
+    let shard = PlayedShard::start().await;
+    let front = Front::before(plane, "idle", &shard.address);
+    let operator = Operator::start(plane, "idle", &front.address, &["--rollup-interval=24h"]);
+    shard.until("a rollup", |shard| shard.rollups().len() == 1).await;
+    tokio::time::sleep(if is_proof() { Duration::from_mins(15) } else { Duration::from_secs(15) }).await;
+    shard.ask_bootstrap("after", CLUSTER);
+    shard.until("a blob", |shard| shard.blob("after").is_some()).await;
+    assert_eq!((shard.sessions(), shard.rollups().len()), (1, 1), "{}", operator.log());
+}
+
+/// A shard that is killed, and started again at the same place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shard_that_is_killed_is_dialled_again_and_hears_the_ack() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "killed").await;
+    let shard = PlayedShard::start().await;
+    yard.node("killed-0", |_| {}).await;
+    yard.pod("killed-0", "held", |_| {}).await;
+    yard.budget("held").await;
+    shard.bind(&[("killed-0", Configured)]);
+    let front = Front::before(plane, "killed", &shard.address);
+    let operator = Operator::start(plane, "killed", &front.address, &[]);
+    yard.until_phase("killed-0", "Ready").await;
+    // The API server takes a while, and the shard is gone before there is anything to be said to it.
+    plane.freeze_api_server(plane.management()).unwrap();
+    shard.instruct("killed", &["killed-0"], 600);
+    eventually("it is heard", async || operator.log().contains("the shard wants Nodes back")).await;
+    let address = front.address.clone();
+    front.process.signal("-KILL");
+    eventually("it is missed", async || operator.http("/ready").0 == 503).await;
+    drop(front);
+    plane.thaw_api_server(plane.management()).unwrap();
+    eventually("it is cordoned", async || yard.is_cordoned("killed-0").await).await;
+    assert_eq!(shard.acks("killed"), [], "there is nobody to hear it");
+    shard.bind(&[("killed-0", Draining)]);
+    let _front = Front::start(plane, "killed", &shard.address, &address, &[]);
+    assert_eq!(shard.acked("killed").await.1, 1);
+    yard.drop_budget("held").await;
+    yard.until_phase("killed-0", "Drained").await;
 }
 
 /// Somebody else begins a session in the name of the cluster.
