@@ -6,14 +6,12 @@ use crate::settled::{Dice, settle};
 use crate::timeline::{Deed, Timeline};
 use crate::wall_clock::Clock;
 use crate::{end, lease, plane, start, worlds};
-use fivespot_api::ScheduledMachine;
 use fivespot_core::schedule::{Cron, Rule, Schedule};
 use fivespot_testenv::{ControlPlane, eventually, is_proof};
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
-use kube::api::ListParams;
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::fs;
 use std::time::{Duration, Instant};
 
 const MACHINES: usize = 300;
@@ -83,9 +81,9 @@ impl Fleet {
         }
     }
 
-    /// Waits until each instance holds the slot that it prefers, and what was left undone is begun (`seen`): nobody can
-    /// help a machine whose owner is killed as soon as it has taken over from one that was killed.
-    async fn rest(&self, seen: impl AsyncFn() -> bool) {
+    /// Waits until each instance holds the slot that it prefers, and what was left undone is begun: nobody can help a
+    /// machine whose owner is killed as soon as it has taken over from one that was killed.
+    async fn rest(&self, is_begun: impl AsyncFn() -> bool) {
         let is_at_home = |(own, controller): &(u32, Controller)| {
             let text = controller.http("/metrics").1;
             let held = text.lines().filter(|line| line.starts_with("fivespot_slot_held"));
@@ -93,7 +91,14 @@ impl Fleet {
             held == [format!("fivespot_slot_held{{slot=\"{own}\"}} 1")]
         };
         eventually("each holds its own slot", async || self.running.iter().all(is_at_home)).await;
-        eventually("every machine has heard of the last hour", seen).await;
+        let began = Instant::now();
+        while !is_begun().await {
+            assert!(
+                began.elapsed() < Duration::from_mins(1),
+                "not every machine does what the last hour told it"
+            );
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
     }
 
     async fn disturb(&mut self, dice: &mut Dice) {
@@ -102,18 +107,22 @@ impl Fleet {
         match dice.within(Duration::from_millis(3)).as_millis() {
             0 => {
                 let (own, controller) = self.running.remove(victim);
+                println!("{} who prefers slot {own} is killed", Timestamp::now());
                 controller.signal("-KILL");
                 tokio::time::sleep(dice.within(Duration::from_secs(4))).await;
                 self.start(own);
             }
             1 => {
-                let (_, controller) = &self.running[victim];
+                let (own, controller) = &self.running[victim];
+                let time = Duration::from_secs(2) + dice.within(Duration::from_secs(18));
+                println!("{} who prefers slot {own} is stopped for {time:.1?}", Timestamp::now());
                 controller.signal("-STOP");
-                tokio::time::sleep(Duration::from_secs(2) + dice.within(Duration::from_secs(18))).await;
+                tokio::time::sleep(time).await;
                 controller.signal("-CONT");
             }
             _ => {
                 let (own, controller) = self.running.remove(victim);
+                println!("{} who prefers slot {own} is asked to end", Timestamp::now());
                 end(&controller).await;
                 self.start(own);
             }
@@ -124,6 +133,7 @@ impl Fleet {
 /// The clock of all instances. Windows open and close on the hour, and the clock is set so that an hour comes when it is
 /// wanted; when none is, machines come to rest.
 struct Hours {
+    plane: &'static ControlPlane,
     clock: Clock,
     offset: SignedDuration,
     /// Hours that came, by that clock and by ours.
@@ -131,10 +141,10 @@ struct Hours {
 }
 
 impl Hours {
-    fn new(plane: &ControlPlane) -> Self {
+    fn new(plane: &'static ControlPlane) -> Self {
         let clock = Clock::new(plane, "many");
         let offset = clock.set(Self::hour(Timestamp::now()));
-        Self { clock, offset, struck: Vec::new() }
+        Self { plane, clock, offset, struck: Vec::new() }
     }
 
     /// The beginning of an hour.
@@ -154,16 +164,13 @@ impl Hours {
         self.struck.push((next, next - self.offset));
     }
 
-    /// Whether every machine that nobody has taken back knows whether its window is open.
-    async fn are_heard(&self, world: &World, reclaimed: &BTreeSet<String>) -> bool {
-        let machines = world.machines().list(&ListParams::default()).await.unwrap();
-        let open = open(Timestamp::now() + self.offset, reclaimed);
-        let has_heard = |machine: &ScheduledMachine| {
-            let (name, status) = (machine.name_any(), machine.status.as_ref());
-            reclaimed.contains(&name)
-                || status.and_then(|status| status.in_schedule) == Some(open.contains(&name))
+    /// Whether something was done about every machine that the last hour concerns, and that nobody has taken back.
+    fn are_begun(&self, world: &World, since: Timestamp, reclaimed: &BTreeSet<String>) -> bool {
+        let Some((hour, at)) = self.struck.last().filter(|(_, at)| *at <= Timestamp::now()) else {
+            return true;
         };
-        machines.iter().all(has_heard)
+        let timeline = Timeline::read(world, since, lease());
+        concerned(*hour, reclaimed).all(|machine| first_deed(&timeline, &machine, *at).is_some())
     }
 
     /// Returns when the last hour has struck.
@@ -206,13 +213,13 @@ async fn no_machine_has_two_owners_or_none_for_long() {
     while began.elapsed() < during() {
         hours.strike();
         fleet.disturb(&mut dice).await;
-        fleet.rest(async || hours.are_heard(&world, &reclaimed).await).await;
+        fleet.rest(async || hours.are_begun(&world, since, &reclaimed)).await;
         let changes = u32::try_from(COUNTS.len() - counts.len()).unwrap();
         if began.elapsed() > during() * changes / u32::try_from(COUNTS.len()).unwrap()
             && let Some(count) = counts.next()
         {
             fleet.change_count(*count).await;
-            fleet.rest(async || hours.are_heard(&world, &reclaimed).await).await;
+            fleet.rest(async || hours.are_begun(&world, since, &reclaimed)).await;
         }
         if let Some(machine) = always.next() {
             world.ask_back(&machine).await;
@@ -237,20 +244,42 @@ async fn no_machine_has_two_owners_or_none_for_long() {
     assert!(latest < bound);
 }
 
+/// What all instances said of a machine.
+fn told_of(plane: &ControlPlane, machine: &str) -> Vec<String> {
+    let folder = plane.management().kubeconfig_path().parent().unwrap();
+    let mut lines = Vec::new();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Some(name) = name.strip_prefix("controller-") else { continue };
+        let log = fs::read_to_string(entry.path().join("log")).unwrap_or_default();
+        let about = log.lines().filter(|line| line.contains(&format!("/{machine} ")));
+        lines.extend(about.map(|line| format!("{line} [{name}]")));
+    }
+    lines.sort();
+    lines
+}
+
+/// Machines whose window opens or closes at an hour, but for those that were taken back.
+fn concerned(hour: Timestamp, reclaimed: &BTreeSet<String>) -> impl Iterator<Item = String> {
+    let before = hour - SignedDuration::from_secs(1);
+    let flips =
+        move |number: &usize| schedule(*number).is_active(before) != schedule(*number).is_active(hour);
+    (0..MACHINES).filter(flips).map(name).filter(|name| !reclaimed.contains(name))
+}
+
+/// The first thing that was done about a machine after a boundary. Its clock and ours differ by less than a second.
+fn first_deed<'a>(timeline: &'a Timeline, machine: &str, at: Timestamp) -> Option<&'a Deed> {
+    let since = at - SignedDuration::from_secs(1);
+    timeline.deeds.iter().find(|deed| deed.machine == machine && deed.moves && deed.done && deed.at >= since)
+}
+
 /// How long after a boundary the first thing was done about a machine that it concerns, at the longest: something was
 /// made, the Node cordoned or opened, or the Machine told. What is only written down does not count.
 fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) -> Duration {
     let (mut latest, mut counted) = ((SignedDuration::ZERO, String::new(), Timestamp::MIN), 0);
-    let second = SignedDuration::from_secs(1);
     for (hour, at) in &hours.struck {
-        let flips = |number: &usize| {
-            schedule(*number).is_active(*hour - second) != schedule(*number).is_active(*hour)
-        };
-        for machine in (0..MACHINES).filter(flips).map(name).filter(|name| !reclaimed.contains(name)) {
-            // Its clock and ours differ by less than a second.
-            let concerns =
-                |deed: &&Deed| deed.machine == machine && deed.moves && deed.done && deed.at >= *at - second;
-            let Some(deed) = timeline.deeds.iter().find(concerns) else {
+        for machine in concerned(*hour, reclaimed) {
+            let Some(deed) = first_deed(timeline, &machine, *at) else {
                 panic!("nothing was done about {machine} after {at}");
             };
             latest = latest.max((deed.at.duration_since(*at), machine.clone(), *at));
@@ -263,6 +292,9 @@ fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) ->
     let deeds = timeline.deeds.iter().filter(|deed| deed.machine == machine && deed.at >= at - around);
     for deed in deeds.take_while(|deed| deed.at <= at + late + around) {
         println!("{:>6.1} s {deed:?}", deed.at.duration_since(at).as_secs_f64());
+    }
+    for line in told_of(hours.plane, &machine) {
+        println!("{line}");
     }
     assert!(counted > 0);
     Duration::try_from(late).unwrap_or_default()
