@@ -1,7 +1,7 @@
 //! `5spot fleet`: what the fleet takes back.
 
 use crate::live::table::{lines, span};
-use crate::live::{Place, Report, ReportFormat, runtime};
+use crate::live::{Access, Report, ReportFormat, runtime};
 use crate::output::WARNED;
 use anyhow::Result;
 use clap::Subcommand;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
 #[derive(clap::Args)]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
-    place: Place,
+    access: Access,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t = ReportFormat::Text)]
     output: ReportFormat,
@@ -37,7 +37,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
 }
 
 async fn status(args: &StatusArgs) -> Result<ExitCode> {
-    let config = args.place.config().await?;
+    let config = args.access.config().await?;
     let fleet = Fleet::new(connect(&config, &CLI.into())?, CLI);
     let mut taken = fleet.taken().await?;
     taken.sort_by(|a, b| a.node.cmp(&b.node));

@@ -23,10 +23,17 @@ use std::sync::Arc;
 
 /// Which cluster, and where in it.
 #[derive(clap::Args)]
-pub(crate) struct Place {
+struct Place {
     /// Namespace to look in [default: the one of the kubeconfig's context]
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
+    #[command(flatten)]
+    access: Access,
+}
+
+/// Which cluster.
+#[derive(clap::Args)]
+pub(crate) struct Access {
     /// Kubeconfig to use [default: what kubectl would use]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -148,11 +155,13 @@ pub(crate) fn runtime() -> Result<tokio::runtime::Runtime> {
 impl Place {
     /// Looks at the cluster, and says which namespace is meant.
     async fn open(&self) -> Result<(Arc<Shell>, String)> {
-        let config = self.config().await?;
+        let config = self.access.config().await?;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         Ok((Shell::glance(connect(&config, &CLI.into())?, CLI).await?, namespace))
     }
+}
 
+impl Access {
     /// How the cluster is reached.
     pub(crate) async fn config(&self) -> Result<Config> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
