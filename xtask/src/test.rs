@@ -7,8 +7,6 @@ use crate::root;
 use anyhow::{Context, Result, bail};
 use fivespot_testenv::cargo;
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -20,6 +18,16 @@ const ALONE: [(&str, &str); 4] = [
     ("load", "measures the API server"),
     ("instances", "measures how long machines have no owner, with hundreds of them"),
     ("life", "drives sixty machines at the same time, each with a minute for every step"),
+];
+
+/// Those of the others that take longest. They begin first, so that none is left over at the end.
+const LONG: [&str; 6] = [
+    "fleet/session",
+    "controller/alone",
+    "fleet/fleet",
+    "testenv/capi",
+    "controller/life_v1beta1",
+    "xtask/readme",
 ];
 
 /// Programs that run at the same time.
@@ -56,9 +64,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if programs.is_empty() {
         bail!("there is no such program of tests");
     }
-    // The longest first, so that none is left over at the end.
-    let times = Times::read();
-    programs.sort_by_key(|it| std::cmp::Reverse(times.of(&it.name)));
+    programs.sort_by_key(|it| LONG.iter().position(|name| it.name == *name).unwrap_or(LONG.len()));
     let is_alone = |it: &Program| {
         ALONE
             .iter()
@@ -67,7 +73,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let (alone, together): (Vec<_>, Vec<_>) = programs.into_iter().partition(is_alone);
     let mut outcomes = run_all(alone, 1);
     outcomes.extend(run_all(together, LANES));
-    times.write(&outcomes);
     if args.only.is_none() {
         let doc = cargo(&root()).args(["test", "--locked", "--quiet", "--workspace", "--doc"]).status()?;
         if !doc.success() {
@@ -153,32 +158,4 @@ fn show(outcome: &Outcome) {
     let Outcome { program, passed, output, took } = outcome;
     let word = if *passed { "passed" } else { "FAILED" };
     println!("{}\n== {word} {}, {:.0} s", output.trim(), program.name, took.as_secs_f32());
-}
-
-/// How long programs took the last time.
-struct Times(BTreeMap<String, u64>);
-
-impl Times {
-    fn file() -> PathBuf {
-        root().join("target/tmp/test-times.json")
-    }
-
-    fn read() -> Self {
-        let text = fs::read_to_string(Self::file()).unwrap_or_default();
-        Self(serde_json::from_str(&text).unwrap_or_default())
-    }
-
-    /// In seconds. One that never ran may be long.
-    fn of(&self, name: &str) -> u64 {
-        self.0.get(name).copied().unwrap_or(u64::MAX)
-    }
-
-    fn write(mut self, outcomes: &[Outcome]) {
-        let new = outcomes.iter().map(|outcome| (outcome.program.name.clone(), outcome.took.as_secs()));
-        self.0.extend(new);
-        let text = serde_json::to_string_pretty(&self.0).unwrap_or_default();
-        // Only an order depends on it.
-        let _ = fs::create_dir_all(Self::file().parent().unwrap_or(Path::new(".")))
-            .and_then(|()| fs::write(Self::file(), text));
-    }
 }
