@@ -98,8 +98,8 @@ pub struct Setting {
     pub now: Timestamp,
     /// When the exit began.
     pub started_at: Timestamp,
-    /// Whether the Node's kubelet answers.
-    pub node_ready: bool,
+    /// Whether the Node's kubelet has fallen silent.
+    pub is_silent: bool,
     /// Whether pods end without grace.
     pub forced: bool,
 }
@@ -161,7 +161,7 @@ fn bucket(pod: &Pod, setting: Setting) -> Bucket {
         return Bucket::DaemonSet;
     }
     match pod.deletion {
-        Some(end) if !setting.node_ready && setting.now.duration_since(end) > LOST_AFTER => Bucket::Lost,
+        Some(end) if setting.is_silent && setting.now.duration_since(end) > LOST_AFTER => Bucket::Lost,
         // A pod that ends with grace is asked again, without, when there is no time for grace.
         Some(end) if setting.forced && end > setting.now => Bucket::Running,
         Some(_) => Bucket::Ending,
@@ -235,7 +235,7 @@ mod tests {
     }
 
     const GRACEFUL: fn() -> Setting =
-        || Setting { now: at(50), started_at: at(0), node_ready: true, forced: false };
+        || Setting { now: at(50), started_at: at(0), is_silent: false, forced: false };
 
     #[test]
     fn a_pass_names_what_is_left_in_order_of_name() {
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_or_cannot_end_does_not_hold_a_drain_up() {
-        let silent = Setting { node_ready: false, ..GRACEFUL() };
+        let silent = Setting { is_silent: true, ..GRACEFUL() };
         let pods =
             [Pod { deletion: Some(at(20)), ..pod("lost") }, Pod { created_at: at(40), ..pod("pinned") }];
         assert!(Drain::plan(&pods, silent).is_complete());
@@ -288,12 +288,12 @@ mod tests {
         #[test]
         fn drain_partition(
             mut pods in proptest::collection::vec(any_pod(), 0..20),
-            node_ready: bool,
+            is_silent: bool,
             forced: bool,
         ) {
             pods.sort_by(|a, b| a.id.cmp(&b.id));
             pods.dedup_by(|a, b| a.id == b.id);
-            let setting = Setting { node_ready, forced, ..GRACEFUL() };
+            let setting = Setting { is_silent, forced, ..GRACEFUL() };
             let drain = Drain::plan(&pods, setting);
             let all = [
                 Bucket::Mirror, Bucket::DaemonSet, Bucket::Lost, Bucket::Ending, Bucket::Returning, Bucket::Running,

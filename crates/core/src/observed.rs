@@ -220,6 +220,13 @@ pub struct Node {
     pub pods: Pods,
 }
 
+impl Node {
+    /// Whether its kubelet has fallen silent. One that says it is not ready lives, and ends its pods in its own time.
+    pub fn is_silent(&self) -> bool {
+        self.ready.status.is_none()
+    }
+}
+
 /// What the reclaim agent of a Node is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentConfig {

@@ -221,8 +221,8 @@ impl Draining<'_> {
                     }
                 }
             }
-            let is_ready = seen.is_none_or(|node| node.is_ready);
-            let wait = match self.pass(&record, is_ready, &mut memory).await {
+            let is_silent = seen.is_some_and(|node| node.is_silent);
+            let wait = match self.pass(&record, is_silent, &mut memory).await {
                 Pass::Ended(outcome, text) => return ended(outcome, text),
                 Pass::Again(wait) => wait,
             };
@@ -236,7 +236,7 @@ impl Draining<'_> {
         }
     }
 
-    async fn pass(&self, record: &Record, is_ready: bool, memory: &mut Memory) -> Pass {
+    async fn pass(&self, record: &Record, is_silent: bool, memory: &mut Memory) -> Pass {
         let guests = match self.desk.fleet.guests(self.node).await {
             Ok(guests) => guests,
             Err(error) if Timestamp::now() >= record.deadline => {
@@ -252,7 +252,7 @@ impl Draining<'_> {
         };
         self.find_orphans(&guests, memory).await;
         let (namespace, name) = &self.desk.settings.own;
-        let place = Place { is_ready, gone: &memory.gone, own: Some((namespace, name)) };
+        let place = Place { is_silent, gone: &memory.gone, own: Some((namespace, name)) };
         let (now, policy) = (Timestamp::now(), self.desk.settings.policy);
         let Record { accepted_at, cordoned_at, deadline, .. } = *record;
         let times = Times { now, accepted_at, cordoned_at, deadline };

@@ -85,8 +85,8 @@ pub enum OnDeadline {
 /// What is known of a Node beside its pods.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
-    /// Whether its kubelet answers.
-    pub is_ready: bool,
+    /// Whether its kubelet has fallen silent.
+    pub is_silent: bool,
     /// DaemonSets that are gone, as namespace and name: nobody puts their pods back.
     pub gone: &'a BTreeSet<(String, String)>,
     /// Our own pod, as namespace and name.
@@ -121,7 +121,7 @@ impl Look {
         let setting = Setting {
             now: times.now,
             started_at: times.cordoned_at,
-            node_ready: place.is_ready,
+            is_silent: place.is_silent,
             forced: policy.is_forced(times),
         };
         let own = place.own.and_then(|(namespace, name)| {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     fn chosen(guests: Vec<Guest>, now: i64, grace: i64, policy: Policy) -> Look {
-        let place = Place { is_ready: true, gone: &BTreeSet::new(), own: Some(("default", "operator")) };
+        let place = Place { is_silent: false, gone: &BTreeSet::new(), own: Some(("default", "operator")) };
         Look::new(
             guests,
             place,
@@ -348,7 +348,7 @@ mod tests {
         daemon.daemon_set = Some("logs".into());
         assert!(look(vec![daemon.clone()], 1, 600).is_complete());
         let gone = BTreeSet::from([("default".to_owned(), "logs".to_owned())]);
-        let place = Place { is_ready: true, gone: &gone, own: None };
+        let place = Place { is_silent: false, gone: &gone, own: None };
         let times = Times { now: at(1), accepted_at: at(0), cordoned_at: at(0), deadline: at(600) };
         assert_eq!(names(Look::new(vec![daemon], place, times, Policy::default()).to_ask()), ["logs-x"]);
     }
@@ -439,7 +439,7 @@ mod tests {
     fn only_a_pod_that_came_in_spite_of_the_cordon_has_come_back() {
         let mut young = guest("young", 0);
         young.pod.created_at = at(60);
-        let place = Place { is_ready: true, gone: &BTreeSet::new(), own: None };
+        let place = Place { is_silent: false, gone: &BTreeSet::new(), own: None };
         let look = |cordoned| {
             let times =
                 Times { now: at(200), accepted_at: at(0), cordoned_at: at(cordoned), deadline: at(600) };

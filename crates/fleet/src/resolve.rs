@@ -18,8 +18,8 @@ pub struct NodeView {
     pub provider_id: Option<String>,
     /// The machine as its fleet calls it, if the Node says so.
     pub machine: Option<String>,
-    /// Whether its kubelet answers.
-    pub is_ready: bool,
+    /// Whether its kubelet has fallen silent.
+    pub is_silent: bool,
     /// The reclaim that stands on it.
     pub record: Option<Record>,
 }
@@ -122,7 +122,7 @@ mod tests {
             uid: format!("uid-{name}"),
             provider_id: provider_id.map(str::to_owned),
             machine: machine.map(str::to_owned),
-            is_ready: true,
+            is_silent: false,
             record: None,
         })
     }

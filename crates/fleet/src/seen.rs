@@ -5,7 +5,7 @@ use crate::resolve::{NodeView, UpcomingView};
 use fivespot_api::fleet::{CapacityRequest, CapacityRequestSpec, UpcomingNode};
 use fivespot_api::names::{FLEET_MACHINE, FLEET_RECLAIM, UPCOMING_PREFIX};
 use fivespot_cluster::{Item, Key};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::value::RawValue;
 
 /// Where Nodes are.
@@ -23,6 +23,8 @@ impl Item for NodeView {
         let (labels, annotations) =
             (metadata.labels.unwrap_or_default(), metadata.annotations.unwrap_or_default());
         let conditions = status.and_then(|status| status.conditions).unwrap_or_default();
+        // A kubelet that says it is not ready lives, and ends its pods in its own time.
+        let speaks = |it: &NodeCondition| it.type_ == "Ready" && it.status != "Unknown";
         let name = metadata.name.unwrap_or_default();
         let machine = labels.get(FLEET_MACHINE).or_else(|| annotations.get(FLEET_MACHINE));
         let view = Self {
@@ -30,7 +32,7 @@ impl Item for NodeView {
             uid: metadata.uid.unwrap_or_default(),
             provider_id: spec.and_then(|spec| spec.provider_id).filter(|id| !id.is_empty()),
             machine: machine.cloned(),
-            is_ready: conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True"),
+            is_silent: !conditions.iter().any(speaks),
             record: annotations.get(FLEET_RECLAIM).and_then(|text| Record::read(text)),
         };
         Ok((Key::new("", name), view))

@@ -257,7 +257,7 @@ impl World {
         match fault {
             Fault::NodeFails => {
                 if let Some(node) = &mut self.node {
-                    node.view.ready.status = Some(false);
+                    node.view.ready.status = None;
                 }
             }
             Fault::Reachable(on) => self.reachable = on,
@@ -362,7 +362,7 @@ impl World {
         let now = self.now;
         if !lent {
             if let Some(node) = &mut self.node {
-                node.view.ready.status = Some(false);
+                node.view.ready.status = None;
             }
             return;
         }

@@ -206,9 +206,8 @@ fn is_emptied(world: &World) -> bool {
     if over || cluster_goes || !joined || !world.same_host() {
         return true;
     }
-    let silent = node.view.ready.status != Some(true);
     let stays = |pod: &Tenant| {
-        let lost = silent && pod.view.deletion.is_some_and(|end| end < world.now);
+        let lost = node.view.is_silent() && pod.view.deletion.is_some_and(|end| end < world.now);
         !lost && !pod.view.of_daemon_set && !pod.view.mirror
     };
     node.view.unschedulable && !node.pods.iter().any(stays)

@@ -246,7 +246,7 @@ impl Page<'_> {
             let setting = Setting {
                 now: self.now,
                 started_at: shutdown.started_at,
-                node_ready: node.ready.status == Some(true),
+                is_silent: node.is_silent(),
                 forced: shutdown.cause.is_emergency(),
             };
             let left = Drain::plan(pods, setting).summary();

@@ -139,8 +139,8 @@ fn are_pods_gone(observed: &Observed, reclaim: &Reclaim) -> bool {
         Workload::NotAsked | Workload::Reachable(_, None) => true,
         Workload::Reachable(_, Some(node)) => match (&node.pods, reclaim.accepted_at) {
             (Pods::Listed(pods), Some(started_at)) => {
-                let node_ready = node.ready.status == Some(true);
-                let setting = Setting { now: Timestamp::now(), started_at, node_ready, forced: true };
+                let is_silent = node.is_silent();
+                let setting = Setting { now: Timestamp::now(), started_at, is_silent, forced: true };
                 Drain::plan(pods, setting).is_complete()
             }
             (Pods::NotAsked, _) | (Pods::Listed(_), None) => false,

@@ -192,7 +192,7 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
         now: given.now,
         // Since when another's cordon stands is not known, so no pod is known to have come in spite of it.
         started_at: if node.cordoned_by_us { shutdown.started_at } else { given.now },
-        node_ready: node.ready.status == Some(true),
+        is_silent: node.is_silent(),
         forced: given.is_emergency(),
     };
     let drain = Drain::plan(pods, setting);

@@ -262,22 +262,29 @@ async fn a_machine_that_fails_while_it_is_emptied_says_so_to_the_end_and_the_one
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_that_a_dead_kubelet_cannot_end_do_not_make_a_drain_fail() {
+async fn pods_that_a_silent_kubelet_cannot_end_do_not_make_a_drain_fail_and_those_of_a_sick_one_do() {
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "silent").await;
     yard.pods_end(false);
     let shard = PlayedShard::start().await;
-    yard.node("silent-0", |node| node["status"]["conditions"][0]["status"] = json!("False")).await;
-    yard.pod("silent-0", "web", |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(1)).await;
+    for (node, pod, ready) in [("silent-0", "web", "Unknown"), ("sick-0", "db", "False")] {
+        yard.node(node, |node| node["status"]["conditions"][0]["status"] = json!(ready)).await;
+        yard.pod(node, pod, |pod| pod["spec"]["terminationGracePeriodSeconds"] = json!(1)).await;
+    }
     let _operator = Operator::start(plane, "silent", &shard.address, &[]);
     shard.until("hello", PlayedShard::is_connected).await;
-    shard.tell("silent-0", Configured);
-    yard.until_phase("silent-0", "Ready").await;
-    shard.instruct("silent", &["silent-0"], 60);
+    for node in ["silent-0", "sick-0"] {
+        shard.tell(node, Configured);
+        yard.until_phase(node, "Ready").await;
+    }
+    shard.instruct("silent", &["silent-0", "sick-0"], 15);
     yard.until_phase("silent-0", "Drained").await;
     assert_eq!(yard.on("silent-0").await, ["web"], "it is still there, and nobody can end it");
     let why = "cannot end since the kubelet is silent";
     eventually("it is told", async || yard.events("silent-0").await.iter().any(|it| it.contains(why))).await;
+    yard.until_phase("sick-0", "Failed").await;
+    let (_, error) = yard.phase("sick-0").await.unwrap();
+    assert!(error.contains("the kubelet does not end it") && error.contains("/db"), "{error}");
     yard.pods_end(true);
 }
 
