@@ -37,13 +37,13 @@ impl Default for Backoff {
 impl Backoff {
     /// The wait after a session. `chance`, from 0 to 1, spreads those that were all cut off at the same moment.
     pub fn after(&mut self, ending: Ending, chance: f64) -> Duration {
-        let most = match ending {
-            Ending::Lived(time) if time > GOOD => FIRST,
-            Ending::Lived(_) | Ending::Unreachable => self.most,
-            Ending::Unwanted => LAST,
+        let (least, most) = match ending {
+            Ending::Lived(time) if time > GOOD => (FIRST, FIRST),
+            Ending::Lived(_) | Ending::Unreachable => (FIRST, self.most),
+            Ending::Unwanted => (LAST / 2, LAST),
         };
         self.most = (most * 2).min(LAST);
-        FIRST + most.saturating_sub(FIRST).mul_f64(chance.clamp(0.0, 1.0))
+        least + most.saturating_sub(least).mul_f64(chance.clamp(0.0, 1.0))
     }
 }
 
@@ -70,5 +70,6 @@ mod tests {
         let mut backoff = Backoff { most: LAST };
         assert_eq!(backoff.after(Ending::Unreachable, 0.0), FIRST);
         assert_eq!(backoff.after(Ending::Unreachable, 0.5), FIRST + LAST.checked_sub(FIRST).unwrap() / 2);
+        assert_eq!(Backoff::default().after(Ending::Unwanted, 0.0), LAST / 2, "not even by chance");
     }
 }

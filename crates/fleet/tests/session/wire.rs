@@ -146,6 +146,7 @@ async fn only_the_certificate_of_this_cluster_opens_a_session() {
     let operator = Operator::start(plane, "tls", &front.address, &flags);
     let refusal = format!("the certificate is of [bigfleet://cluster/another], not of cluster {CLUSTER}");
     eventually("it is refused", async || operator.log().contains(&refusal)).await;
+    // It comes again after 15 s at the earliest.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let refused = operator.log().matches(&refusal).count();
     assert_eq!(refused, 1, "told once:\n{}", operator.log());
