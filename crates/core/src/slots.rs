@@ -91,6 +91,12 @@ pub struct Holder {
     pub stamp: String,
 }
 
+impl Holder {
+    fn identity(&self) -> (&str, &str) {
+        (&self.name, &self.uid)
+    }
+}
+
 /// A Lease as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
@@ -135,7 +141,7 @@ pub enum What {
 impl Instance {
     /// Whether it is this one that holds something.
     fn is(&self, holder: &Holder) -> bool {
-        self.name == holder.name && self.uid == holder.uid
+        (self.name.as_str(), self.uid.as_str()) == holder.identity()
     }
 }
 
@@ -176,6 +182,25 @@ struct Known {
     found: Found,
     /// Since when its holder has not renewed it, or since when it is free.
     since: Moment,
+    /// Since when we know it to have this holder.
+    held_since: Moment,
+}
+
+impl Known {
+    /// What is known of a Lease that was found at `now`.
+    fn new(found: Found, before: Option<&Self>, now: Moment) -> Self {
+        let holder = found.record.holder.as_ref();
+        let unchanged = before.filter(|before| before.holder() == holder);
+        let of_the_same =
+            before.filter(|before| before.holder().map(Holder::identity) == holder.map(Holder::identity));
+        let since = unchanged.map_or(now, |before| before.since);
+        let held_since = of_the_same.map_or(now, |before| before.held_since);
+        Self { found, since, held_since }
+    }
+
+    fn holder(&self) -> Option<&Holder> {
+        self.found.record.holder.as_ref()
+    }
 }
 
 /// A Lease that we wrote last.
@@ -208,18 +233,15 @@ impl Slots {
 
     /// All Leases as they were found by a look that ended at `now` and began after the answer to every write before it.
     pub fn see(&mut self, now: Moment, leases: BTreeMap<u32, Found>) {
-        let mut before = std::mem::take(&mut self.known);
+        let before = std::mem::take(&mut self.known);
         for (slot, found) in leases {
-            let since = match before.remove(&slot) {
-                Some(known) if known.found.record.holder == found.record.holder => known.since,
-                _ => now,
-            };
-            self.known.insert(slot, Known { found, since });
+            let known = Known::new(found, before.get(&slot), now);
+            self.known.insert(slot, known);
         }
         // What somebody else wrote over is not ours any more, even if he has our name.
         let (known, deadline) = (&self.known, self.me.timing.renew_deadline);
         self.mine.retain(|slot, mine| {
-            let holder = known.get(slot).and_then(|known| known.found.record.holder.as_ref());
+            let holder = known.get(slot).and_then(Known::holder);
             holder.is_some_and(|holder| holder.stamp == mine.stamp) && now < mine.asked + deadline
         });
         if self.of_another_count(now).is_none() {
@@ -237,11 +259,8 @@ impl Slots {
             let mine = Mine { stamp: holder.stamp.clone(), asked, confirmed };
             self.mine.insert(write.slot, mine);
         }
-        let since = match self.known.get(&write.slot) {
-            Some(known) if known.found.record.holder == found.record.holder => known.since,
-            _ => now,
-        };
-        self.known.insert(write.slot, Known { found, since });
+        let known = Known::new(found, self.known.get(&write.slot), now);
+        self.known.insert(write.slot, known);
     }
 
     /// Slots that another asks us to hand over. What is done in them must end before they are freed.
@@ -263,14 +282,14 @@ impl Slots {
             let version = Some(known.found.version.clone());
             writes.push(Write { slot: *slot, version, what: What::Free { wanted_by } });
             // What is promised is not taken back in the same breath.
-            (known.found.record.holder, known.since) = (None, now);
+            (known.found.record.holder, known.since, known.held_since) = (None, now, now);
         }
         writes
     }
 
     /// Frees everything that bears our name, for the end; also what was written without an answer.
     pub fn free_all(&mut self, now: Moment) -> Vec<Write> {
-        let ours = |known: &Known| known.found.record.holder.as_ref().is_some_and(|it| self.me.is(it));
+        let ours = |known: &Known| known.holder().is_some_and(|it| self.me.is(it));
         let all = self.known.iter().filter(|(_, known)| ours(known)).map(|(slot, _)| *slot).collect();
         self.free(&all, now)
     }
@@ -312,7 +331,7 @@ impl Slots {
         }
         let renewals = self.mine.values().map(|mine| mine.asked + self.me.timing.retry);
         let ends = self.known.values().filter_map(|known| {
-            let holder = known.found.record.holder.as_ref().filter(|holder| !self.me.is(holder));
+            let holder = known.holder().filter(|holder| !self.me.is(holder));
             let patience = holder.map_or(self.patience(), |holder| holder.duration);
             Some(known.since + patience).filter(|end| *end > now)
         });
@@ -339,7 +358,7 @@ impl Slots {
     /// Whoever holds a Lease and is not us, with whether it must still be respected.
     fn other(&self, slot: u32, now: Moment) -> Option<(&Holder, bool)> {
         let known = self.known.get(&slot)?;
-        let holder = known.found.record.holder.as_ref()?;
+        let holder = known.holder()?;
         (!self.me.is(holder)).then(|| (holder, now < known.since + holder.duration))
     }
 
@@ -356,7 +375,7 @@ impl Slots {
 
     /// Whether a Lease is held by somebody who is gone, or by us without our knowing.
     fn is_dead(&self, slot: u32, now: Moment) -> bool {
-        let held = self.known.get(&slot).is_some_and(|known| known.found.record.holder.is_some());
+        let held = self.known.get(&slot).is_some_and(|known| known.holder().is_some());
         held && !self.mine.contains_key(&slot) && self.other(slot, now).is_none_or(|(_, is_live)| !is_live)
     }
 
@@ -385,12 +404,19 @@ impl Slots {
         writes
     }
 
+    /// Whether its holder has had it for the duration of a Lease. Whoever takes over from one that died finds things
+    /// left undone; were he asked at once, they would wait for a third.
+    fn is_settled(&self, slot: u32, now: Moment) -> bool {
+        self.known.get(&slot).is_some_and(|known| now >= known.held_since + self.me.timing.duration)
+    }
+
     /// A slot to ask for: our own, if its holder prefers another; without one of our own, one of whoever has most. Never
     /// one that somebody has asked for: a holder that frees it would find another version than he decided on, keep it,
     /// and be asked again.
     fn wish(&self, now: Moment) -> Option<u32> {
         let asks =
             |slot: u32| self.known.get(&slot).and_then(|known| known.found.record.wanted_by.as_deref());
+        let may_be_asked_for = |slot: u32| self.is_settled(slot, now) && asks(slot).is_none();
         if (0..self.me.count.get()).any(|slot| asks(slot) == Some(self.me.name.as_str())) {
             return None;
         }
@@ -398,7 +424,7 @@ impl Slots {
         if let Some(own) = self.me.own {
             let holder = others.iter().find(|(slot, _)| *slot == own).map(|(_, holder)| holder);
             match holder {
-                Some(holder) if holder.own != Some(own) => return asks(own).is_none().then_some(own),
+                Some(holder) if holder.own != Some(own) => return may_be_asked_for(own).then_some(own),
                 // Another has the same number: as good as none.
                 Some(_) => {}
                 None => return None,
@@ -412,7 +438,7 @@ impl Slots {
         let richest = of_holder.into_values().filter(|slots| slots.len() > enough).max_by_key(Vec::len)?;
         let is_spare = |slot: &u32| {
             let own = others.iter().any(|(other, holder)| other == slot && holder.own == Some(*slot));
-            !own && asks(*slot).is_none()
+            !own && may_be_asked_for(*slot)
         };
         richest.into_iter().rev().find(is_spare)
     }
@@ -524,12 +550,15 @@ mod tests {
     fn who_comes_alone_takes_all_and_gives_others_their_own() {
         let mut server = Server::default();
         let (mut a, mut b) = (instance("a", Some(0), 3), instance("b", Some(1), 3));
-        assert_eq!(server.round(&mut a, SECOND), [0, 1, 2]);
-        assert_eq!(server.round(&mut b, SECOND), [0; 0], "it asks");
-        assert_eq!(server.round(&mut a, SECOND * 2), [0, 2]);
-        assert_eq!(server.round(&mut a, SECOND * 3), [0, 2], "what is promised is not taken back");
-        assert_eq!(server.round(&mut b, SECOND * 3), [1]);
-        assert_eq!(server.round(&mut b, SECOND * 4), [1], "the third is not its own, and has a holder");
+        for second in 1..16 {
+            assert_eq!(server.round(&mut a, SECOND * second), [0, 1, 2]);
+            assert_eq!(server.round(&mut b, SECOND * second), [0; 0], "it lets the holder do what is due");
+        }
+        assert_eq!(server.round(&mut b, SECOND * 16), [0; 0], "it asks");
+        assert_eq!(server.round(&mut a, SECOND * 16), [0, 2]);
+        assert_eq!(server.round(&mut a, SECOND * 17), [0, 2], "what is promised is not taken back");
+        assert_eq!(server.round(&mut b, SECOND * 17), [1]);
+        assert_eq!(server.round(&mut b, SECOND * 18), [1], "the third is not its own, and has a holder");
     }
 
     #[test]
@@ -537,7 +566,7 @@ mod tests {
         let mut server = Server::default();
         let mut all: Vec<Slots> = ["a", "b", "c"].iter().map(|name| instance(name, None, 6)).collect();
         let mut held = vec![0; 3];
-        for round in 1..12 {
+        for round in 1..30 {
             for (n, slots) in all.iter_mut().enumerate() {
                 held[n] = server.round(slots, SECOND * round).len();
             }
@@ -563,13 +592,40 @@ mod tests {
     fn what_is_freed_at_the_end_is_taken_at_once() {
         let mut server = Server::default();
         let (mut a, mut b) = (instance("a", Some(0), 2), instance("b", Some(1), 2));
-        server.round(&mut a, SECOND);
+        for second in 1..=17 {
+            server.round(&mut a, SECOND * second);
+            server.round(&mut b, SECOND * second);
+        }
+        assert_eq!(b.held(SECOND * 17).into_keys().collect::<Vec<_>>(), [1]);
+        let writes = a.free_all(SECOND * 18);
+        server.take(&mut a, writes, SECOND * 18);
+        assert_eq!(server.round(&mut b, SECOND * 18), [0, 1]);
+    }
+
+    #[test]
+    fn who_returns_lets_his_successor_do_what_is_due_before_he_asks() {
+        let mut server = Server::default();
+        let (mut a, mut b) = (instance("a", Some(0), 2), instance("b", Some(1), 2));
         server.round(&mut b, SECOND);
         server.round(&mut a, SECOND);
-        assert_eq!(server.round(&mut b, SECOND), [1]);
-        let writes = a.free_all(SECOND * 2);
-        server.take(&mut a, writes, SECOND * 2);
-        assert_eq!(server.round(&mut b, SECOND * 2), [0, 1]);
+        for second in 2..=40 {
+            server.round(&mut a, SECOND * second);
+            server.round(&mut b, SECOND * second);
+        }
+        assert_eq!(a.held(SECOND * 40).len(), 1, "each has its own");
+        // It is killed, and back before its Lease has run out.
+        let mut again = instance("a", Some(0), 2);
+        again.me.uid = "2".to_owned();
+        let holder = |second: u32| {
+            let of_b = server.round(&mut b, SECOND * second);
+            match server.round(&mut again, SECOND * second).as_slice() {
+                [0] => 'a',
+                _ if of_b == [0, 1] => 'b',
+                _ => '-',
+            }
+        };
+        let holders: String = (41..=80).map(holder).collect();
+        assert_eq!(holders, "-------------bbbbbbbbbbbbbbbbaaaaaaaaaaa");
     }
 
     #[test]

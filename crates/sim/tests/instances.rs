@@ -315,7 +315,8 @@ fn no_machine_ever_has_two_owners_and_each_has_one_in_the_end() {
             run.processes.retain(|process| process.slots.me().count.get() == slots && !process.ends);
             run.start(slots);
             run.dice.calm = true;
-            for _ in 0..600 {
+            // Some are stopped for 40 s more, Leases run out after 15, and whoever takes over is asked after 15.
+            for _ in 0..1200 {
                 run.tick();
             }
             let holders = run.holders();
