@@ -14,9 +14,8 @@ use crate::output::print;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use fivespot_api::names::CLI;
-use fivespot_cluster::{Shell, Watched, connect};
+use fivespot_cluster::{Shell, Watched, config, connect};
 use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -164,22 +163,6 @@ impl Place {
 impl Access {
     /// How the cluster is reached.
     pub(crate) async fn config(&self) -> Result<Config> {
-        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
-        let mut config = match &self.kubeconfig {
-            Some(file) => {
-                let what = || format!("--kubeconfig {}", file.display());
-                let kubeconfig = Kubeconfig::read_from(file).with_context(what)?;
-                Config::from_custom_kubeconfig(kubeconfig, &options).await.with_context(what)?
-            }
-            None => match Config::from_kubeconfig(&options).await {
-                Ok(config) => config,
-                Err(_) if self.context.is_none() && std::env::var_os("KUBECONFIG").is_none() => {
-                    Config::infer().await.context("find a cluster: set KUBECONFIG or give --kubeconfig")?
-                }
-                Err(error) => return Err(error).context("read the kubeconfig"),
-            },
-        };
-        config.proxy_url = None;
-        Ok(config)
+        Ok(config(self.kubeconfig.as_deref(), self.context.as_deref()).await?)
     }
 }

@@ -8,6 +8,7 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use std::env;
 use std::path::Path;
 use std::time::Duration;
 use tower::{BoxError, ServiceBuilder};
@@ -37,26 +38,55 @@ impl Caller {
     }
 }
 
-/// Connects to the cluster of a kubeconfig; without one, as the pod's own account, or to what kubectl would use.
+/// Connects to the cluster of a kubeconfig, or as [`config`] says without one.
 pub async fn connect_to(kubeconfig: Option<&Path>, caller: impl Into<Caller>) -> Result<Client, Error> {
-    let mut config = match kubeconfig {
-        Some(file) => {
-            let unreadable = |error: KubeconfigError| Error::Unreadable {
-                what: format!("read {}", file.display()),
-                why: error.to_string(),
-            };
-            let kubeconfig = Kubeconfig::read_from(file).map_err(unreadable)?;
-            let options = KubeConfigOptions::default();
-            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(unreadable)?
+    connect(&config(kubeconfig, None).await?, &caller.into())
+}
+
+/// How the cluster of a kubeconfig is reached; without one, that of what kubectl would use, or as the pod's own account.
+pub async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<Config, Error> {
+    let unreadable = |why: String| Error::Unreadable {
+        what: kubeconfig
+            .map_or("use the kubeconfig".to_owned(), |it| format!("use --kubeconfig {}", it.display())),
+        why,
+    };
+    let is_chosen = kubeconfig.is_some() || context.is_some() || env::var_os("KUBECONFIG").is_some();
+    let found = match kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from) {
+        Ok(kubeconfig) => {
+            if let Some(cluster) = behind_a_proxy(&kubeconfig, context) {
+                return Err(unreadable(format!(
+                    "its cluster {cluster} names a proxy-url, which is not supported"
+                )));
+            }
+            let context = context.map(str::to_owned);
+            let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+            Config::from_custom_kubeconfig(kubeconfig, &options).await
         }
-        None => Config::infer().await.map_err(|error| Error::Unreadable {
-            what: "find the cluster: give --kubeconfig".to_owned(),
-            why: error.to_string(),
+        Err(error) => Err(error),
+    };
+    let mut config = match found {
+        Ok(config) => config,
+        Err(KubeconfigError::ReadConfig(error, _)) if kubeconfig.is_some() => {
+            return Err(unreadable(error.to_string()));
+        }
+        Err(error) if is_chosen => return Err(unreadable(error.to_string())),
+        Err(error) => Config::incluster().map_err(|as_pod| Error::Unreadable {
+            what: "find a cluster: set KUBECONFIG or give --kubeconfig".to_owned(),
+            why: format!("{error}; this is no pod either: {as_pod}"),
         })?,
     };
     // kube reads a proxy from the environment, which our client does not speak.
     config.proxy_url = None;
-    connect(&config, &caller.into())
+    Ok(config)
+}
+
+/// The cluster that a context of a kubeconfig means, if it is behind a proxy: to go there without one is not what was
+/// asked for.
+fn behind_a_proxy<'a>(kubeconfig: &'a Kubeconfig, context: Option<&str>) -> Option<&'a str> {
+    let name = context.or(kubeconfig.current_context.as_deref())?;
+    let context = kubeconfig.contexts.iter().find(|it| it.name == name)?.context.as_ref()?;
+    let cluster = kubeconfig.clusters.iter().find(|it| it.name == context.cluster)?;
+    cluster.cluster.as_ref()?.proxy_url.as_ref().map(|_| cluster.name.as_str())
 }
 
 /// Connects to an API server.

@@ -30,7 +30,7 @@ mod workload;
 
 pub use cache::{Cache, Health, Item, Key, Source};
 pub use capi::CapiVersion;
-pub use client::{Caller, connect, connect_to};
+pub use client::{Caller, config, connect, connect_to};
 pub use error::{Error, Retry};
 pub use perform::Performed;
 pub use shell::{Change, Right, Settings, Shell};

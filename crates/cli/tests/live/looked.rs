@@ -4,6 +4,7 @@ use crate::{check, machine, run, start};
 use expect_test::expect;
 use fivespot_testenv::{ControlPlane, create_cluster};
 use serde_json::{Value, json};
+use std::fs;
 
 #[tokio::test]
 async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
@@ -218,8 +219,25 @@ fn explained_out(plane: &ControlPlane) {
         plane,
         &["get", "--kubeconfig", "/nowhere"],
         &expect![[r#"
-        5spot: --kubeconfig /nowhere: failed to read kubeconfig from '"/nowhere"': No such file or directory (os error 2): No such file or directory (os error 2)
+        5spot: could not use --kubeconfig /nowhere: No such file or directory (os error 2)
         exit 2
     "#]],
     );
+
+    // What is behind a proxy is not reached by another way.
+    let config = fs::read_to_string(plane.management().kubeconfig_path()).unwrap();
+    let mut config: Value = serde_saphyr::from_str(&config).unwrap();
+    config["clusters"][0]["cluster"]["proxy-url"] = json!("http://127.0.0.1:9");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), config.to_string()).unwrap();
+    let output = run(plane, &["get", "--kubeconfig", file.path().to_str().unwrap()]);
+    assert_eq!(
+        String::from_utf8(output.stderr).unwrap(),
+        format!(
+            "5spot: could not use --kubeconfig {}: its cluster {} names a proxy-url, which is not supported\n",
+            file.path().display(),
+            config["clusters"][0]["name"].as_str().unwrap()
+        )
+    );
+    assert_eq!(output.status.code(), Some(2));
 }
