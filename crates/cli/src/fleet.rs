@@ -12,6 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
+/// Seconds that an operator may need to write down how a drain has ended.
+const WRITES: i64 = 15;
+
 /// Look at what the fleet takes back
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -46,7 +49,7 @@ async fn status(args: &StatusArgs) -> Result<ExitCode> {
     let report =
         Report { text: text(&drains), value: json!(drains.iter().map(Drain::value).collect::<Vec<_>>()) };
     report.print(args.output)?;
-    let is_bad = drains.iter().any(|drain| !drain.held.is_empty());
+    let is_bad = drains.iter().any(|drain| drain.state == "failed" || !drain.held.is_empty());
     Ok(if is_bad { ExitCode::from(WARNED) } else { ExitCode::SUCCESS })
 }
 
@@ -66,18 +69,22 @@ impl Drain {
         let record: Value = serde_json::from_str(&taken.record).unwrap_or_default();
         let word = |field: &str| record[field].as_str().unwrap_or_default().to_owned();
         let deadline = word("deadline");
-        let left = deadline.parse::<Timestamp>().map(|it| it.as_second() - now.as_second());
+        let left = deadline.parse::<Timestamp>().ok().map(|it| it.as_second() - now.as_second());
         let (state, ends) = match (record["outcome"].as_str(), left) {
             (Some("Drained"), _) => ("drained", "-".to_owned()),
             (Some("Failed"), _) => ("failed", "-".to_owned()),
-            (_, Ok(left)) if left >= 0 => ("draining", format!("in {}", span(left))),
-            (_, Ok(left)) => ("overdue", format!("{} ago", span(left))),
-            (_, Err(_)) => ("unreadable", "-".to_owned()),
+            (_, Some(left)) if left >= 0 => ("draining", format!("in {}", span(left))),
+            (_, Some(left)) => ("overdue", format!("{} ago", span(left))),
+            (_, None) => ("unreadable", "-".to_owned()),
         };
         let held = match state {
             "drained" => String::new(),
-            "overdue" if taken.progress.is_empty() => {
-                "nobody goes on with it: is the fleet operator running?".to_owned()
+            // Whoever is at it writes its end down, which takes a moment.
+            "overdue" if left.is_some_and(|left| left >= -WRITES) => taken.progress.clone(),
+            "overdue" => {
+                let last = Some(&taken.progress).filter(|text| !text.is_empty());
+                let last = last.map_or(String::new(), |text| format!(" The last word was: {text}"));
+                format!("nobody goes on with it: is the fleet operator running?{last}")
             }
             "unreadable" => "the annotation 5spot.finos.org/fleet-reclaim cannot be read".to_owned(),
             _ => taken.progress.clone(),

@@ -11,7 +11,7 @@ use kube::api::{ListParams, WatchParams};
 use kube::core::{Request, WatchEvent};
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -157,6 +157,12 @@ impl<T: Item> Cache<T> {
     /// All objects.
     pub fn all(&self) -> Vec<(Key, Arc<T>)> {
         self.items(|items| items.iter().map(|(key, item)| (key.clone(), Arc::clone(item))).collect())
+    }
+
+    /// Objects that are there and could not be read, each with its problem, in order.
+    pub fn unreadable(&self) -> BTreeMap<Key, String> {
+        let unreadable = self.shared.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        unreadable.iter().map(|(key, problem)| (key.clone(), problem.clone())).collect()
     }
 
     fn items<R>(&self, look: impl FnOnce(&HashMap<Key, Arc<T>>) -> R) -> R {
@@ -316,17 +322,24 @@ impl<T: Item> Cache<T> {
         source: &Source,
         changed: &(impl Fn(&Key) + Send + Sync),
     ) -> Result<String, kube::Error> {
-        let mut items = HashMap::new();
+        let (mut items, mut unread) = (HashMap::new(), HashSet::new());
         let mut params = ListParams::default().limit(PAGE);
         params.field_selector.clone_from(&source.fields);
         let version = loop {
             let page = list_page(source, &params).await?;
-            items.extend(page.items.unwrap_or_default().iter().filter_map(|raw| self.read(raw).ok()));
+            for raw in page.items.unwrap_or_default() {
+                match self.read(&raw) {
+                    Ok((key, item)) => drop(items.insert(key, item)),
+                    Err(key) => unread.extend(key),
+                }
+            }
             match page.metadata.continue_.filter(|next| !next.is_empty()) {
                 Some(next) => params.continue_token = Some(next),
                 None => break page.metadata.resource_version.unwrap_or_default(),
             }
         };
+        let problems = || self.shared.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+        problems().retain(|key, _| unread.contains(key));
         let mut touched = Vec::new();
         {
             let mut old = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
@@ -405,7 +418,10 @@ async fn list_page(source: &Source, params: &ListParams) -> Result<RawList, kube
 
 /// One list, whole, without a watch.
 pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec<T>, Error> {
-    let mut params = ListParams::default().limit(PAGE);
+    // What is chosen by a field is little, and found by its index; with a limit servers before 1.34 look through everything
+    // in etcd instead.
+    let params = ListParams::default();
+    let mut params = if source.fields.is_some() { params } else { params.limit(PAGE) };
     params.field_selector.clone_from(&source.fields);
     let mut all = Vec::new();
     loop {

@@ -101,6 +101,9 @@ impl Demand {
         if health.doubted || health.heard.elapsed() > SILENCE {
             return Err("the watch of CapacityRequests has been silent for too long".to_owned());
         }
+        if let Some((request, problem)) = self.requests.unreadable().first_key_value() {
+            return Err(format!("CapacityRequest {request} cannot be read: {problem}"));
+        }
         Ok(())
     }
 

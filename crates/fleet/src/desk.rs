@@ -19,7 +19,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 /// Nodes of one instruction; a shard that names more has lost its mind, and only the first are given back.
@@ -34,6 +34,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long a drain waits until its ack is on its way. Without a session it is not, and the drain goes on.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// Machines whose states are written down at the same time: a session begins with the states of all of them, and each
+/// request under way is a connection to the API server.
+const AT_ONCE: usize = 32;
 
 /// First and last wait before something is tried again.
 const AGAIN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
@@ -62,6 +66,7 @@ pub struct Desk {
     pub(crate) rates: Rates,
     pub(crate) drains: Drains,
     mailboxes: Mutex<HashMap<String, VecDeque<Mail>>>,
+    turns: Semaphore,
     providers: Mutex<HashMap<String, String>>,
     instructions: Mutex<Instructions>,
     heard: Mutex<Heard>,
@@ -135,11 +140,27 @@ struct Heard {
 }
 
 /// What was heard of one machine, by number.
-#[derive(Default, Clone, Copy)]
+#[derive(Debug, Default, Clone, Copy)]
 struct Mention {
     last: u64,
+    state: MachineState,
     /// The last word that it is not the one that drains.
     left: u64,
+    /// Whether it was idle, and not told to join since.
+    is_idle: bool,
+    /// The last word that it is in use again.
+    reused: u64,
+}
+
+/// Whether an instruction still means a machine whose Node is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// It does.
+    Holds,
+    /// The session is younger than the instruction, and has not spoken of the machine yet.
+    Unknown,
+    /// The machine is in use again.
+    Gone,
 }
 
 /// A letter, and how often it could not be dealt with.
@@ -150,6 +171,8 @@ type Mail = (Letter, u32);
 struct Instructions {
     counts: HashMap<String, Option<i32>>,
     order: VecDeque<String>,
+    /// Whether no more are taken.
+    is_closed: bool,
 }
 
 impl Instruction {
@@ -187,6 +210,7 @@ impl Desk {
             rates,
             drains: Drains::default(),
             mailboxes: Mutex::default(),
+            turns: Semaphore::new(AT_ONCE),
             providers: Mutex::default(),
             instructions: Mutex::default(),
             heard: Mutex::default(),
@@ -212,11 +236,19 @@ impl Desk {
         lock(&self.heard).machines.keys().cloned().collect()
     }
 
-    /// Whether an instruction that could not be carried out at once still means this machine: in another session, or after
-    /// the machine has left, it may be in use again.
+    /// Whether an instruction whose Node was not there still means this machine: in another session, or after the machine
+    /// has left, a Node that comes may be that of its next life.
     pub(crate) fn is_meant(&self, machine: &str, instruction: &Instruction) -> bool {
         let mention = lock(&self.heard).machines.get(machine).copied().unwrap_or_default();
         *lock(&self.session_began) <= instruction.received_at && mention.left <= instruction.heard
+    }
+
+    /// Whether an instruction whose Node is there, and could not be cordoned at once, still means this machine. That it is
+    /// idle does not call it off: its pods must move all the same.
+    pub(crate) fn meaning(&self, machine: &str, instruction: &Instruction) -> Meaning {
+        let is_same_session = *lock(&self.session_began) <= instruction.received_at;
+        let mention = lock(&self.heard).machines.get(machine).copied();
+        meaning(mention, instruction.heard, is_same_session)
     }
 
     /// Takes an instruction.
@@ -228,19 +260,24 @@ impl Desk {
             tracing::error!(?nodes, "an instruction without an id cannot be acked and is not carried out");
             return;
         }
-        let known = lock(&self.instructions).counts.get(&id).copied();
+        let known = lock(&self.instructions).begin(&id);
         match known {
-            Some(Some(nodes_started)) => {
+            Begun::Closed => {
+                count(&self.metrics.instructions, "too_late");
+                tracing::warn!(instruction = id, ?nodes, "we end: left to whoever comes next");
+                return;
+            }
+            Begun::Before(Some(nodes_started)) => {
                 count(&self.metrics.instructions, "repeated");
                 tracing::info!(instruction = id, nodes_started, "known already: acked again, nothing else");
                 drop(self.outbox.ack(ReclaimAck { instruction_id: id, nodes_started }));
                 return;
             }
-            Some(None) => {
+            Begun::Before(None) => {
                 count(&self.metrics.instructions, "repeated");
                 return;
             }
-            None => {}
+            Begun::Now => {}
         }
         let entries: BTreeSet<String> = nodes.into_iter().filter(|entry| !entry.is_empty()).collect();
         let grace = read_grace(grace_period_seconds);
@@ -260,7 +297,6 @@ impl Desk {
             );
         }
         let entries: Vec<String> = entries.into_iter().take(ENTRIES).collect();
-        lock(&self.instructions).begin(&id);
         let instruction = Arc::new(Instruction {
             id,
             received_at: Timestamp::now(),
@@ -317,12 +353,12 @@ impl Desk {
             progress.started
         };
         lock(&self.instructions).end(&instruction.id, nodes_started);
-        let sent = self.outbox.ack(ReclaimAck { instruction_id: instruction.id.clone(), nodes_started });
+        let mut sent = self.outbox.ack(ReclaimAck { instruction_id: instruction.id.clone(), nodes_started });
         let (desk, instruction) = (Arc::clone(self), Arc::clone(instruction));
         tokio::spawn(async move {
-            let is_sent = matches!(tokio::time::timeout(ON_ITS_WAY, sent).await, Ok(Ok(())));
+            let outcome = tokio::time::timeout(ON_ITS_WAY, &mut sent).await;
+            let is_sent = matches!(outcome, Ok(Ok(())));
             let took = instruction.received.elapsed();
-            desk.metrics.ack_latency.observe(took.as_secs_f64());
             count(&desk.metrics.instructions, if is_sent { "acked" } else { "ack_waits" });
             tracing::info!(
                 instruction = instruction.id,
@@ -332,7 +368,16 @@ impl Desk {
                 "acked"
             );
             instruction.acked.send_replace(true);
+            // Without a session it is said in the next one.
+            if is_sent || (outcome.is_err() && sent.await.is_ok()) {
+                desk.metrics.ack_latency.observe(instruction.received.elapsed().as_secs_f64());
+            }
         });
+    }
+
+    /// Takes no more instructions: what would be cordoned from here on could not be acked any more.
+    pub fn close(&self) {
+        lock(&self.instructions).is_closed = true;
     }
 
     /// Takes the state of a machine.
@@ -385,7 +430,8 @@ impl Desk {
     /// Forgets what is known of machines that are gone.
     pub fn prune(&self) {
         let is_there = |machine: &String| self.is_machine(machine) || self.find(machine).is_some();
-        let all: Vec<String> = lock(&self.providers).keys().cloned().collect();
+        let mut all: BTreeSet<String> = lock(&self.providers).keys().cloned().collect();
+        all.extend(lock(&self.idle).iter().cloned());
         for machine in all.iter().filter(|machine| !is_there(machine)) {
             lock(&self.providers).remove(machine);
             lock(&self.idle).remove(machine);
@@ -424,6 +470,11 @@ impl Desk {
                     mail
                 };
                 let Some((letter, tries)) = mail else { return };
+                // Nothing that is acked waits behind what is only written down. A semaphore that is never closed.
+                let _turn = match &letter {
+                    Letter::State(..) | Letter::Resumed(_) | Letter::Look => desk.turns.acquire().await.ok(),
+                    Letter::Entry(..) | Letter::Missing(..) | Letter::Ended(_) => None,
+                };
                 if let Err(error) = desk.handle(&machine, letter.clone()).await {
                     desk.post_again(&machine, (letter, tries), &error);
                 }
@@ -491,7 +542,7 @@ impl Heard {
     fn hear(&mut self, machine: &str, state: MachineState) -> u64 {
         self.count += 1;
         let mention = self.machines.entry(machine.to_owned()).or_default();
-        mention.last = self.count;
+        (mention.last, mention.state) = (self.count, state);
         match state {
             MachineState::Speculative
             | MachineState::Creating
@@ -501,12 +552,64 @@ impl Heard {
             | MachineState::Deleting => mention.left = self.count,
             MachineState::Draining | MachineState::Failed | MachineState::Unspecified => {}
         }
+        match state {
+            MachineState::Idle => mention.is_idle = true,
+            MachineState::Configuring => (mention.is_idle, mention.reused) = (false, self.count),
+            // Alone it may be the state of a moment before, which an instruction has overtaken.
+            MachineState::Configured if mention.is_idle => {
+                (mention.is_idle, mention.reused) = (false, self.count);
+            }
+            MachineState::Configured
+            | MachineState::Speculative
+            | MachineState::Creating
+            | MachineState::Draining
+            | MachineState::Deleting
+            | MachineState::Failed
+            | MachineState::Unspecified => {}
+        }
         self.count
     }
 }
 
+/// Whether an instruction that came after so much was heard still means a machine of which this was heard since.
+fn meaning(mention: Option<Mention>, heard: u64, is_same_session: bool) -> Meaning {
+    match mention {
+        Some(it) if is_same_session && it.reused > heard => Meaning::Gone,
+        Some(_) | None if is_same_session => Meaning::Holds,
+        None => Meaning::Unknown,
+        // A session begins with what the machine is now.
+        Some(it) => match it.state {
+            MachineState::Configuring | MachineState::Configured => Meaning::Gone,
+            MachineState::Unspecified
+            | MachineState::Speculative
+            | MachineState::Creating
+            | MachineState::Idle
+            | MachineState::Draining
+            | MachineState::Deleting
+            | MachineState::Failed => Meaning::Holds,
+        },
+    }
+}
+
+/// What is known of an instruction when it comes.
+#[derive(Debug, PartialEq, Eq)]
+enum Begun {
+    /// Nothing: it is to be carried out.
+    Now,
+    /// It came before, and was acked with this count, if it was.
+    Before(Option<i32>),
+    /// No more are taken.
+    Closed,
+}
+
 impl Instructions {
-    fn begin(&mut self, id: &str) {
+    fn begin(&mut self, id: &str) -> Begun {
+        if let Some(count) = self.counts.get(id) {
+            return Begun::Before(*count);
+        }
+        if self.is_closed {
+            return Begun::Closed;
+        }
         self.counts.insert(id.to_owned(), None);
         self.order.push_back(id.to_owned());
         if self.order.len() > REMEMBERED
@@ -514,6 +617,7 @@ impl Instructions {
         {
             self.counts.remove(&oldest);
         }
+        Begun::Now
     }
 
     fn end(&mut self, id: &str, nodes_started: i32) {
@@ -552,11 +656,52 @@ mod tests {
     }
 
     #[test]
+    fn an_instruction_holds_until_its_machine_is_in_use_again() {
+        use MachineState::{Configured, Configuring, Draining, Idle};
+        let after = |before: &[MachineState], since: &[MachineState]| {
+            let mut heard = Heard::default();
+            for state in before {
+                heard.hear("m", *state);
+            }
+            let count = heard.count;
+            for state in since {
+                heard.hear("m", *state);
+            }
+            meaning(heard.machines.get("m").copied(), count, true)
+        };
+        assert_eq!(after(&[], &[]), Meaning::Holds);
+        assert_eq!(after(&[Configuring, Configured], &[]), Meaning::Holds);
+        assert_eq!(
+            after(&[Configured], &[Draining, Idle]),
+            Meaning::Holds,
+            "its pods must move all the same"
+        );
+        assert_eq!(after(&[], &[Configured]), Meaning::Holds, "the state of a moment before");
+        assert_eq!(after(&[Configured], &[Draining, Idle, Configured]), Meaning::Gone);
+        assert_eq!(after(&[Configured], &[Draining, Configuring]), Meaning::Gone);
+        let in_another = |states: &[MachineState]| {
+            let mut heard = Heard { count: 10, ..Heard::default() };
+            for state in states {
+                heard.hear("m", *state);
+            }
+            meaning(heard.machines.get("m").copied(), 10, false)
+        };
+        assert_eq!(in_another(&[]), Meaning::Unknown);
+        assert_eq!(in_another(&[Draining]), Meaning::Holds);
+        assert_eq!(in_another(&[Draining, Idle]), Meaning::Holds);
+        assert_eq!(in_another(&[Configured]), Meaning::Gone);
+    }
+
+    #[test]
     fn the_oldest_instruction_is_forgotten_first() {
         let mut instructions = Instructions::default();
         for id in 0..=REMEMBERED {
-            instructions.begin(&id.to_string());
+            assert_eq!(instructions.begin(&id.to_string()), Begun::Now);
         }
-        assert!(!instructions.counts.contains_key("0") && instructions.counts.contains_key("1"));
+        instructions.end("1", 7);
+        instructions.is_closed = true;
+        assert_eq!(instructions.begin("1"), Begun::Before(Some(7)), "what is known is known to the end");
+        assert_eq!(instructions.begin("2"), Begun::Before(None));
+        assert_eq!(instructions.begin("0"), Begun::Closed, "it was forgotten, and nothing new is taken");
     }
 }

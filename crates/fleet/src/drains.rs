@@ -281,8 +281,15 @@ impl Draining<'_> {
         let pods = pods.into_iter().map(|pod| (look.way(&pod), pod)).collect();
         // Answers that come after the deadline are of no use any more.
         let patience = if is_over { drain::FORCED } else { left };
-        if let Ok(attempts) = tokio::time::timeout(patience, self.ask(pods, times.is_short())).await {
-            memory.attempts = attempts;
+        let mut records = self.records.clone();
+        tokio::select! {
+            answers = tokio::time::timeout(patience, self.ask(pods, times.is_short())) => {
+                if let Ok(attempts) = answers {
+                    memory.attempts = attempts;
+                }
+            }
+            // The deadline may have come nearer, and so may who is to be asked.
+            _ = records.changed() => return Pass::Again(Duration::ZERO),
         }
         let text = memory.attempts.summary();
         self.show(&look, memory).await;

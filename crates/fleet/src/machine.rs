@@ -1,6 +1,6 @@
 //! What is done about one machine, one thing after the other.
 
-use crate::desk::{Desk, Instruction, Letter, is_name, lock};
+use crate::desk::{Desk, Instruction, Letter, Meaning, is_name, lock};
 use crate::drains::Ended;
 use crate::metrics::count;
 use crate::phase::{Phase, Seen, Step, decide};
@@ -55,7 +55,22 @@ impl Desk {
             let Some((node, rule)) = self.find(entry) else {
                 return self.unresolved(machine, entry, instruction).await;
             };
-            match self.cordon(&node.name, &instruction.order(machine)).await {
+            let outcome = match self.meaning(machine, instruction) {
+                Meaning::Holds => self.cordon(&node.name, &instruction.order(machine)).await,
+                Meaning::Unknown => Err(Error::Unreadable {
+                    what: format!("know what machine {machine} is now"),
+                    why: "the shard has not said so since the session began anew".to_owned(),
+                }),
+                Meaning::Gone => {
+                    tracing::warn!(
+                        instruction = instruction.id,
+                        entry,
+                        "the machine is in use again: not cordoned"
+                    );
+                    return self.settle(instruction, entry, false);
+                }
+            };
+            match outcome {
                 Ok(Some((now, accepted))) => {
                     count(&self.metrics.resolved, rule.word());
                     tracing::info!(
@@ -91,10 +106,6 @@ impl Desk {
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT.1);
-            if !self.is_meant(machine, instruction) {
-                tracing::warn!(instruction = instruction.id, entry, "the machine has left: not cordoned");
-                return self.settle(instruction, entry, false);
-            }
         }
     }
 
@@ -235,9 +246,16 @@ impl Desk {
         let now = self.fleet.node(node).await?.filter(|now| now.uid == *uid);
         let standing = now.as_ref().and_then(record_of);
         match &standing {
-            // Another instruction came at the last moment: its drain is not this one.
-            Some(standing) if standing.instructions != record.instructions => {
-                self.start_drain(node, uid, standing.clone(), None);
+            // Another instruction came at the last moment: its drain is not this one, and may have ended too.
+            Some(standing)
+                if (&standing.instructions, standing.accepted_at)
+                    != (&record.instructions, record.accepted_at) =>
+            {
+                if standing.is_running() {
+                    self.start_drain(node, uid, standing.clone(), None);
+                } else {
+                    self.forget_drain(node, uid);
+                }
                 return Ok(());
             }
             // The machine is in use again.

@@ -120,9 +120,11 @@ fn idle(seen: Seen<'_>) -> Vec<Step> {
     }
 }
 
-/// A machine that is being emptied. What our own drain has come to is not forgotten because a frame is late.
+/// A machine that is being emptied. What our own drain has come to is not forgotten because a frame is late, and a Node that
+/// could not be cordoned in its time is not given more.
 fn draining(seen: Seen<'_>) -> Vec<Step> {
     match seen.record {
+        None if seen.phase == Some(Phase::Failed) => vec![Step::Put(None)],
         None => vec![Step::Put(Some(Phase::Draining)), Step::Drain],
         Some(record) if record.is_running() => vec![Step::Put(Some(Phase::Draining)), Step::GoOn],
         Some(record) => vec![Step::Put(record.outcome.map(Phase::from))],
@@ -272,7 +274,7 @@ mod tests {
             DRAINING    Ready        | Draining, drain    | Draining, go on        | Failed
             DRAINING    Draining     | Draining, drain    | Draining, go on        | Failed
             DRAINING    Drained      | Draining, drain    | Draining, go on        | Failed
-            DRAINING    Failed       | Draining, drain    | Draining, go on        | Failed
+            DRAINING    Failed       | keep               | Draining, go on        | Failed
             DELETING    absent       | -                  | -                      | -
             DELETING    Provisioning | keep               | keep                   | keep
             DELETING    Launched     | keep               | keep                   | keep

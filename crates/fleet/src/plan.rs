@@ -38,9 +38,9 @@ pub struct Times {
 }
 
 impl Times {
-    /// Whether there is so little time that all pods are asked at once.
+    /// Whether there is so little time, or so little left, that all pods are asked at once.
     pub fn is_short(self) -> bool {
-        self.deadline.duration_since(self.accepted_at) <= SHORT
+        self.deadline.duration_since(self.now) <= SHORT
     }
 }
 
@@ -99,6 +99,7 @@ pub struct Look {
     drain: Drain,
     guests: BTreeMap<PodId, Guest>,
     is_own: Option<PodId>,
+    is_silent: bool,
     times: Times,
     policy: Policy,
 }
@@ -130,6 +131,7 @@ impl Look {
         Self {
             drain: Drain::plan(&pods, setting),
             is_own: own.cloned(),
+            is_silent: place.is_silent,
             guests: guests.into_iter().map(|guest| (guest.pod.id.clone(), guest)).collect(),
             times,
             policy,
@@ -138,7 +140,14 @@ impl Look {
 
     /// Whether nothing is left that must go.
     pub fn is_complete(&self) -> bool {
-        self.drain.is_complete()
+        self.drain.is_complete() || self.is_abandoned()
+    }
+
+    /// Whether the time is over and all that is left has been asked to go, by a kubelet that does not hear it: to wait for
+    /// the grace of its pods would change nothing.
+    pub fn is_abandoned(&self) -> bool {
+        let is_over = self.times.now >= self.times.deadline && !self.policy.is_forced(self.times);
+        self.is_silent && is_over && self.drain.of(Bucket::Running).next().is_none()
     }
 
     /// How many must still go.
@@ -226,7 +235,9 @@ impl Look {
 
     /// What is left and what is in its way, in words; empty if nothing is.
     pub fn summary(&self, attempts: &Attempts) -> String {
-        let parts = [self.drain.summary(), attempts.summary(), self.held(), self.overdue()];
+        let silent = if self.is_abandoned() { "the kubelet is silent" } else { "" };
+        let parts =
+            [self.drain.summary(), silent.to_owned(), attempts.summary(), self.held(), self.overdue()];
         let text = parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ");
         cut(text)
     }
@@ -427,6 +438,24 @@ mod tests {
         expect![[r#"not drained within 10 s: 2 pods to evict: default/web-0, default/web-1; 3 pods ending: default/fine, default/slow, default/stuck; default/web-0 is held by its disruption budget: The disruption budget web-pdb needs 2 healthy pods and has 2 currently; default/web-1 is held by its disruption budget: The disruption budget web-pdb needs 2 healthy pods and has 2 currently; 1 held by a finalizer: default/stuck; 1 overdue: the kubelet does not end it: default/slow"#]]
         .assert_eq(&look.failure(&Attempts(vec![blocked("web-0"), blocked("web-1")])));
         assert_eq!(look.left(), 5);
+    }
+
+    #[test]
+    fn who_waits_only_for_a_silent_kubelet_has_done_what_there_was_to_do() {
+        let look = |guests: Vec<Guest>, now, is_silent| {
+            let place = Place { is_silent, gone: &BTreeSet::new(), own: None };
+            let times = Times { now: at(now), accepted_at: at(0), cordoned_at: at(0), deadline: at(10) };
+            Look::new(guests, place, times, Policy::default())
+        };
+        assert!(!look(vec![ending("web", 31)], 9, true).is_complete(), "its kubelet may come back");
+        let over = look(vec![ending("web", 31)], 10, true);
+        assert!(over.is_complete());
+        assert_eq!(over.summary(&Attempts::default()), "1 pod ending: default/web; the kubelet is silent");
+        assert!(!look(vec![ending("web", 31)], 10, false).is_complete(), "this one hears");
+        assert!(
+            !look(vec![ending("web", 31), guest("held", 0)], 10, true).is_complete(),
+            "one was not asked"
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::wire::operator_message::Payload;
 use crate::wire::shard_client::ShardClient;
 use crate::wire::shard_message::Payload as FromShard;
 use crate::wire::{BootstrapBlobResponse, BootstrapRequest, Hello, ShardMessage};
+use hyper_util::client::legacy::connect::HttpConnector;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -30,6 +31,10 @@ const MESSAGE: usize = 256 << 20;
 
 /// How long the shard may take to answer the dial and the hello.
 const DIAL: Duration = Duration::from_secs(10);
+
+/// How long a connection may be silent before the kernel asks whether the other side is there, how often it asks, and how
+/// many times. A shard never hears of it, unlike of a ping. It matters when no rollup is sent: then no ack is missed.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(30), Duration::from_secs(10), 3);
 
 /// Rollups that may go without an ack before the session is taken for dead.
 const UNANSWERED: u32 = 3;
@@ -76,9 +81,12 @@ pub struct Standing(Mutex<Option<Result<Instant, String>>>);
 impl Standing {
     /// Since when the shard has said hello, or why it has not.
     pub fn look(&self) -> Result<Instant, String> {
-        lock(&self.0).clone().unwrap_or_else(|| {
-            Err("the shard has not been dialled yet, or another operator holds the lease".to_owned())
-        })
+        lock(&self.0).clone().unwrap_or_else(|| Err("it is not our turn to speak".to_owned()))
+    }
+
+    /// Whether it is not our turn to speak.
+    pub fn is_waiting(&self) -> bool {
+        lock(&self.0).is_none()
     }
 
     fn set(&self, standing: Result<Instant, String>) {
@@ -109,7 +117,8 @@ impl Failure {
         match self {
             Self::Files(_) => "files",
             Self::Unreachable(_) => "unreachable",
-            Self::Refused(_) => "refused",
+            Self::Refused(_) if self.is_unwanted() => "refused",
+            Self::Refused(_) => "broken",
             Self::Ended => "ended",
             Self::Silent(_) => "silent",
         }
@@ -132,6 +141,7 @@ impl Session {
     /// Holds a session until `stop` is said, and dials again whenever it ends.
     pub async fn hold(&self, mut stop: watch::Receiver<bool>) {
         let (mut backoff, mut told) = (Backoff::default(), String::new());
+        self.standing.set(Err("the shard has not answered yet".to_owned()));
         while !*stop.borrow_and_update() {
             let began = Instant::now();
             let failure = tokio::select! {
@@ -216,15 +226,15 @@ impl Session {
         // No pings: the shard takes them for an attack. Rollups and their acks show that it is there.
         let endpoint = Endpoint::from_shared(format!("http://{}", self.shard))
             .map_err(unreachable)?
-            .connect_timeout(DIAL)
-            .tcp_nodelay(true);
-        let Some(files) = &self.tls else { return endpoint.connect().await.map_err(unreachable) };
-        let (identity, address) =
-            (Identity::read(files, &self.shard).map_err(Failure::Files)?, self.shard.clone());
+            .connect_timeout(DIAL);
+        let Some(files) = &self.tls else {
+            return endpoint.connect_with_connector(tcp()).await.map_err(unreachable);
+        };
+        let identity = Identity::read(files, &self.shard).map_err(Failure::Files)?;
         let origin = format!("https://{}", self.shard).parse();
         let endpoint =
             endpoint.origin(origin.map_err(|error| Failure::Files(format!("--shard-addr: {error}")))?);
-        let connect = move |_| identity.clone().connect(address.clone());
+        let connect = move |address| identity.clone().connect(tcp(), address);
         endpoint.connect_with_connector(tower::service_fn(connect)).await.map_err(unreachable)
     }
 
@@ -279,6 +289,18 @@ impl Session {
         let request_id = request.request_id.clone();
         self.outbox.answer(BootstrapBlobResponse { request_id, user_data, ttl_seconds: TTL, error });
     }
+}
+
+/// What a session runs over.
+fn tcp() -> HttpConnector {
+    let (idle, interval, times) = KEEPALIVE;
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(idle));
+    tcp.set_keepalive_interval(Some(interval));
+    tcp.set_keepalive_retries(Some(times));
+    tcp
 }
 
 /// Tells the shard what the cluster wants.

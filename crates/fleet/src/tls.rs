@@ -1,8 +1,8 @@
 //! Mutual TLS with the shard: 1.3, and nothing older.
 
 use crate::options::TlsFiles;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -13,6 +13,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use tokio_rustls::rustls::version::TLS13;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tonic::transport::Uri;
+use tower::{BoxError, Service};
 
 /// Whom we are, and whom we believe.
 #[derive(Clone)]
@@ -45,9 +47,12 @@ impl Identity {
     }
 
     /// Connects, and knows then with whom.
-    pub(crate) async fn connect(self, address: String) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
-        let stream = TcpStream::connect(address).await?;
-        stream.set_nodelay(true)?;
+    pub(crate) async fn connect(
+        self,
+        mut tcp: HttpConnector,
+        address: Uri,
+    ) -> Result<TokioIo<TlsStream<TcpStream>>, BoxError> {
+        let stream = tcp.call(address).await?.into_inner();
         Ok(TokioIo::new(self.connector.connect(self.host, stream).await?))
     }
 }

@@ -229,6 +229,30 @@ impl ControlPlane {
         Ok(config.to_string())
     }
 
+    /// Waits until a cluster serves all kinds that were defined on it. `kubectl wait` ends with an error if it looks before
+    /// the server has written any condition.
+    pub fn until_established(&self, cluster: &Cluster) -> Result<(), Error> {
+        let get = ["get", "customresourcedefinitions", "-o", "json"];
+        let began = Instant::now();
+        loop {
+            let all: Value = serde_json::from_str(&self.kubectl(cluster, &get, "")?)
+                .map_err(Error::api("read the definitions"))?;
+            let holds = |it: &Value| it["type"] == "Established" && it["status"] == "True";
+            let conditions =
+                |crd: &Value| crd["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let all = all["items"].as_array().cloned().unwrap_or_default();
+            let waiting = all.iter().filter(|crd| !conditions(crd).iter().any(holds)).count();
+            if waiting == 0 {
+                return Ok(());
+            }
+            if began.elapsed() > PATIENCE {
+                let (args, output) = (get.join(" "), format!("{waiting} definitions are not established"));
+                return Err(Error::Kubectl { args, output });
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// Runs kubectl on a cluster, with `input` on its standard input, and returns what it printed.
     pub fn kubectl(&self, cluster: &Cluster, args: &[&str], input: &str) -> Result<String, Error> {
         let what = || format!("run kubectl {}", args.join(" "));

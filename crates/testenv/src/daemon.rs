@@ -92,6 +92,13 @@ impl Daemon {
         line.split_whitespace().nth(1).and_then(|it| it.parse().ok()).unwrap_or_default()
     }
 
+    /// Sockets that it has open now.
+    pub fn sockets(&self) -> usize {
+        let files = fs::read_dir(format!("/proc/{}/fd", self.pid())).into_iter().flatten().flatten();
+        let targets = files.filter_map(|file| fs::read_link(file.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
+    }
+
     /// What a path answers on the port that its log names in `field`, such as `port`: status and text.
     ///
     /// # Panics

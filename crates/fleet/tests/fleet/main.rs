@@ -11,3 +11,4 @@ mod many;
 mod order;
 mod policy;
 mod recipes;
+mod refused;

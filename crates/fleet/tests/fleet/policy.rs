@@ -120,7 +120,7 @@ async fn what_is_left_at_the_deadline_is_ended_only_if_that_was_chosen() {
     assert_eq!(yard.on("force-0").await, ["held"], "before the deadline its budget is kept");
     yard.until_phase("force-0", "Drained").await;
     let took = Timestamp::now().duration_since(sent).as_secs_f64();
-    assert!((5.0..10.0).contains(&took), "{took}");
+    assert!((5.0..15.0).contains(&took), "{took}");
     assert!(yard.on("force-0").await.is_empty());
     let told = format!("1 ended at the deadline, whatever budgets said: {}/held", yard.namespace);
     let is_told = |event: &String| event.starts_with("Drained") && event.contains(&told);

@@ -48,7 +48,7 @@ pub(crate) async fn plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) 
         kubectl(&["apply", "--server-side", "-k", from_root("deploy/fleet").to_str().unwrap()]);
         // The operator of these tests is a process of this machine.
         kubectl(&["-n", "5spot-system", "scale", "deployment", "5spot-fleet-operator", "--replicas=0"]);
-        kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
+        plane.until_established(plane.management()).unwrap();
     });
     (plane, turn)
 }
@@ -130,8 +130,16 @@ impl<'a> Forbidden<'a> {
         whole["rules"].as_array_mut().unwrap().retain(|rule| !named(rule));
         assert_ne!(whole, forbidden.whole, "there is no such rule");
         forbidden.write(&whole);
-        // The server takes a moment to take note of it.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        // The server takes a moment to take note of it. kubectl ends with an error when the answer is no.
+        let account = "--as=system:serviceaccount:5spot-system:5spot-fleet-operator";
+        let group = if resource == "nodes" { "" } else { ".bigfleet.lucy.sh" };
+        let (kind, sub) = resource.split_once('/').unwrap_or((resource, ""));
+        let (kind, sub) = (format!("{kind}{group}"), format!("--subresource={sub}"));
+        let can = ["auth", "can-i", "patch", &kind, &sub, "-A", account];
+        let can_list = ["auth", "can-i", "list", &kind, &sub, "-A", account];
+        while [can, can_list].iter().any(|can| plane.kubectl(plane.management(), can, "").is_ok()) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         forbidden
     }
 

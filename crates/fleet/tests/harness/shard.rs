@@ -124,6 +124,13 @@ impl PlayedShard {
         self.state.superseded.lock().unwrap().clear();
     }
 
+    /// The same, and waits until the operator is there again.
+    pub(crate) async fn ends_session(&self) {
+        let before = self.sessions();
+        self.hang_up();
+        self.until("another session", |shard| shard.sessions() > before && shard.is_connected()).await;
+    }
+
     pub(crate) fn sessions(&self) -> usize {
         *self.state.sessions.lock().unwrap()
     }

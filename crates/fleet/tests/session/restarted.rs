@@ -80,6 +80,9 @@ async fn a_process_that_dies_at_any_call_is_followed_by_one_that_finishes_in_tim
             };
             eventually("it is dead, or done", async || !first.runs() || done().await).await;
             tokio::time::sleep(Duration::from_millis(200)).await;
+            if executioner.seen.load(Ordering::SeqCst) > call {
+                eventually("it is dead", async || !first.runs()).await;
+            }
             if first.runs() {
                 // There are fewer calls than that.
                 was_last = true;
@@ -93,7 +96,6 @@ async fn a_process_that_dies_at_any_call_is_followed_by_one_that_finishes_in_tim
             let calls = executioner.made.lock().unwrap().clone();
             let story = format!("call {call} after={after}: {record:?}\n{calls:#?}\n{}", second.log());
             assert_eq!(record.outcome, Some(Outcome::Drained), "{story}");
-            assert!(record.instructions.len() <= 1, "{story}");
             assert!(yard.is_cordoned(&node).await, "{story}");
             // One cordon for one instruction, whoever made it.
             let since = record.deadline.duration_since(record.accepted_at).as_secs();
@@ -131,20 +133,20 @@ async fn the_next_process_has_the_time_that_is_left_and_no_more() {
     for node in ["left-0", "left-1"] {
         yard.until_phase(node, "Ready").await;
     }
-    let sent = shard.instruct("short", &["left-0"], 4);
-    shard.instruct("long", &["left-1"], 12);
+    let sent = shard.instruct("short", &["left-0"], 8);
+    shard.instruct("long", &["left-1"], 22);
     shard.acked("short").await;
     shard.acked("long").await;
     first.signal("-KILL");
     drop(first);
     shard.bind(&[("left-0", Draining), ("left-1", Draining)]);
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
     let _second = Operator::start(plane, "left", &shard.address, &[]);
     // Its time was over before this process began: it is looked at once.
     yard.until_phase("left-0", "Failed").await;
     let took = jiff::Timestamp::now().duration_since(sent).as_secs_f64();
-    assert!(took < 10.0, "{took}");
+    assert!(took < 18.0, "with a grace of its own it would be 18 s at the least: {took}");
     yard.until_phase("left-1", "Failed").await;
     let took = jiff::Timestamp::now().duration_since(sent).as_secs_f64();
-    assert!((12.0..14.5).contains(&took), "{took}");
+    assert!((22.0..30.0).contains(&took), "with a grace of its own it would be 32 s: {took}");
 }
