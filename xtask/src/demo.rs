@@ -49,7 +49,7 @@ pub(crate) fn install(plane: &ControlPlane) -> Result<()> {
     kubectl(&["-n", "5spot-system", "scale", "deployment", "5spot-controller", "--replicas=0"])?;
     kubectl(&["apply", "-k", &path("deploy/workload")])?;
     plane.kubectl(plane.workload(), &["apply", "--server-side", "-k", &path("deploy/node-agent")], "")?;
-    kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"])?;
+    plane.until_established(plane.management())?;
     kubectl(&["create", "namespace", NAMESPACE])?;
     for namespace in ["default", NAMESPACE] {
         kubectl(&["apply", "-n", namespace, "-k", &path("deploy/tenant")])?;

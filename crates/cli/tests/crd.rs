@@ -32,10 +32,7 @@ fn what_it_prints_installs_and_is_what_deploy_holds() {
         kubectl(&apply, &yaml),
         "customresourcedefinition.apiextensions.k8s.io/scheduledmachines.5spot.finos.org serverside-applied\n"
     );
-    kubectl(
-        &["wait", "--for=condition=Established", "crd/scheduledmachines.5spot.finos.org", "--timeout=60s"],
-        "",
-    );
+    plane.until_established(plane.management()).unwrap();
     let generation =
         ["get", "crd", "scheduledmachines.5spot.finos.org", "-o", "jsonpath={.metadata.generation}"];
     let before = kubectl(&generation, "");
@@ -57,11 +54,7 @@ fn all_kinds_install_and_are_what_deploy_holds() {
     let apply = ["apply", "--server-side", "-f", "-"];
     let applied = kubectl(&apply, &yaml);
     assert_eq!(applied.matches("serverside-applied").count(), 4, "{applied}");
-    let kinds = ["upcomingnodes", "capacityrequests", "availablecapacities"];
-    for kind in kinds {
-        let name = format!("crd/{kind}.bigfleet.lucy.sh");
-        kubectl(&["wait", "--for=condition=Established", &name, "--timeout=60s"], "");
-    }
+    plane.until_established(plane.management()).unwrap();
     let generations = ["get", "crd", "-o", "jsonpath={.items[*].metadata.generation}"];
     let before = kubectl(&generations, "");
     kubectl(&apply, &printed(&["crd", "--all", "-o", "json"]));

@@ -202,9 +202,12 @@ async fn a_new_configuration_counts_at_once_and_a_bad_one_does_not_count() {
     drop(running);
     world.clear().await;
     // Neither what cannot be read nor what is misspelled.
-    for bad in ["match_commands = [", "match_comands = []", "match_commands = [\"\"]"] {
+    let all_bad = ["match_commands = [", "match_comands = []", "match_commands = [\"\"]"];
+    for (bad, count) in all_bad.into_iter().zip(1..) {
         world.configure(bad).await;
-        eventually("it is refused", async || agent.http("/ready").0 == 503).await;
+        let is_refused = async || agent.metric("fivespot_agent_config_errors_total") == count;
+        eventually("it is refused", is_refused).await;
+        assert_eq!(agent.http("/ready").0, 503);
         assert!(
             agent.http("/ready").1.contains("the configuration is refused"),
             "{}",

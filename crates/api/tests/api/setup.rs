@@ -37,7 +37,7 @@ pub(crate) async fn cluster(stem: &str) -> (&'static ControlPlane, Client, Strin
     INSTALLED.call_once(|| {
         let deploy = from_root("deploy");
         kubectl(plane, &["apply", "--server-side", "-k", deploy.to_str().unwrap()]);
-        kubectl(plane, &["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
+        plane.until_established(plane.management()).unwrap();
     });
     let client = plane.management().client().await.unwrap();
     let namespace = plane.management().fresh_namespace(&client, stem).await.unwrap();

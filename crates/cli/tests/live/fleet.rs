@@ -48,11 +48,14 @@ async fn drains_are_listed_with_what_holds_them() {
             exit 0
         "#]],
     );
+    node("has-failed", record(-5, Some("Failed")), None);
+    assert_eq!(run(&plane, &["fleet", "status"]).status.code(), Some(1), "whatever is known of it");
     let blocked =
         "1 left: default/web-0 is held by its disruption budget: web-pdb needs 1 healthy pods and has 1";
     node("is-held", record(5, None), Some(blocked));
     node("is-done", record(-5, Some("Drained")), None);
     node("is-late", record(-5, None), None);
+    node("is-lost", record(-5, None), Some("1 left: default/db-0 is held"));
     node("has-failed", record(-5, Some("Failed")), Some("not drained within 10 s: 1 pod to evict"));
     check(
         &plane,
@@ -64,6 +67,7 @@ async fn drains_are_listed_with_what_holds_them() {
         is-done m-1 drained - second -
         is-held m-1 draining in TIME second 1 left: default/web-0 is held by its disruption budget: web-pdb needs 1 healthy pods and has 1
         is-late m-1 overdue TIME ago second nobody goes on with it: is the fleet operator running?
+        is-lost m-1 overdue TIME ago second nobody goes on with it: is the fleet operator running? The last word was: 1 left: default/db-0 is held
         exit 1
     "#]],
     );

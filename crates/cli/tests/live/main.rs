@@ -22,7 +22,7 @@ async fn start() -> ControlPlane {
     let plane = ControlPlane::start(Options { cluster_api, ..Options::default() }).await.unwrap();
     let kubectl = |args: &[&str]| plane.kubectl(plane.management(), args, "").unwrap();
     kubectl(&["apply", "--server-side", "-f", from_root("deploy/crds").to_str().unwrap()]);
-    kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
+    plane.until_established(plane.management()).unwrap();
     plane
 }
 

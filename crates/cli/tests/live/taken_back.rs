@@ -2,7 +2,8 @@
 
 use crate::{check, from_root, machine, run, start};
 use expect_test::expect;
-use fivespot_testenv::{Behaviour, ControlPlane, Core, Hosts, build_programs, create_cluster};
+use fivespot_testenv::{AuditEntry, Behaviour, ControlPlane, Core, Hosts, build_programs, create_cluster};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
@@ -76,6 +77,15 @@ impl World {
 
     fn until_phase(&self, name: &str, phase: &str) {
         self.until(name, phase, |status| status["phase"] == phase);
+    }
+
+    fn until_cordoned(&self, node: &str) {
+        let get = ["get", "node", node, "-o", "jsonpath={.spec.unschedulable}"];
+        let began = Instant::now();
+        while self.kubectl(&get) != "true" {
+            assert!(began.elapsed() < PATIENCE, "still not cordoned: {node}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     fn pause(&self, paused: bool) {
@@ -308,6 +318,7 @@ fn under_way(world: &World) {
     let said: Value = serde_saphyr::from_str(&String::from_utf8(output.stdout).unwrap()).unwrap();
     assert_eq!((&said["outcome"], &said["name"]), (&json!("Asked"), &json!("desk")));
     world.until_phase("desk", "EmergencyRemove");
+    world.until_cordoned("default-desk");
     world.check(
         &["get", "desk"],
         &expect![[r#"
@@ -352,8 +363,16 @@ fn under_way(world: &World) {
     "#]]);
     let output = std::thread::scope(|scope| {
         let args = ["reclaim", "desk", "--reason", "again", "--wait", "-o", "json"];
+        let since = Timestamp::now();
         let waits = scope.spawn(move || run(&world.plane, &args));
-        std::thread::sleep(Duration::from_secs(1));
+        // It has begun to follow when it has looked at the pods.
+        let looked = |it: &AuditEntry| {
+            it.user_agent.starts_with("5spot-cli/") && it.resource == "pods" && it.at > since
+        };
+        let audit = || world.plane.workload().audit().unwrap();
+        while !audit().iter().any(looked) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         world.pause(false);
         waits.join().unwrap()
     });

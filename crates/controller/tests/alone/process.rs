@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Leases that end soon.
 const SHORT: [&str; 3] =
-    ["--lease-duration-secs=3", "--lease-renew-deadline-secs=2", "--lease-retry-period-secs=1"];
+    ["--lease-duration-secs=9", "--lease-renew-deadline-secs=6", "--lease-retry-period-secs=1"];
 
 async fn holder(world: &World) -> String {
     let leases: Api<Lease> = Api::namespaced(world.management.clone(), "5spot-system");
@@ -134,10 +134,10 @@ async fn a_standby_goes_on_at_once_after_an_end_and_soon_after_a_death() {
     assert_eq!(second.http("/ready").0, 200, "a standby is ready to go on");
 
     let ended = end(&first);
-    assert!(ended < Duration::from_secs(2), "the end took {ended:?}");
+    assert!(ended < Duration::from_secs(5), "the end took {ended:?}");
     assert!(first.log().contains("released slots=[0]"), "{}", first.log());
     let taken = until_held(&world, "second").await;
-    assert!(taken < Duration::from_secs(2), "the standby took over after {taken:?}");
+    assert!(taken < Duration::from_secs(5), "the standby took over after {taken:?}");
     world.open("m").await;
     world.until_phase("m", "Active").await;
     println!("released after {ended:?}, taken over {taken:?} later");
@@ -147,8 +147,8 @@ async fn a_standby_goes_on_at_once_after_an_end_and_soon_after_a_death() {
     second.signal("-KILL");
     assert_eq!(holder(&world).await, "second", "nobody has given it back");
     let taken = until_held(&world, "third").await;
-    assert!(taken < Duration::from_secs(3 + 5), "the standby took over after {taken:?}");
-    assert!(taken > Duration::from_secs(1), "a holder that may be alive was not respected: {taken:?}");
+    assert!(taken < Duration::from_secs(9 + 5), "the standby took over after {taken:?}");
+    assert!(taken > Duration::from_secs(5), "a holder that may be alive was not respected: {taken:?}");
     println!("taken over {taken:?} after a death");
     world.close("m").await;
     world.until_phase("m", "Inactive").await;

@@ -49,7 +49,7 @@ pub(crate) fn install(plane: &ControlPlane) {
             .unwrap();
         // The controller of these tests is a process of this machine.
         kubectl(&["-n", "5spot-system", "scale", "deployment", "5spot-controller", "--replicas=0"]);
-        kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]);
+        plane.until_established(plane.management()).unwrap();
     });
 }
 

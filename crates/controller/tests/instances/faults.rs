@@ -2,7 +2,7 @@
 //! is five seconds ahead all the while, which changes nothing: nobody compares clocks.
 
 use crate::harness::{CLOSED, Controller, World, from_root};
-use crate::timeline::Timeline;
+use crate::timeline::{Deed, Timeline};
 use crate::wall_clock::Clock;
 use crate::{end, plane, short_lease, start, worlds};
 use fivespot_core::slots::slot_of;
@@ -20,6 +20,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const MACHINES: usize = 24;
+
+/// How long after a stop what was on its way before may still go out.
+const LEFT_BEHIND: SignedDuration = SignedDuration::from_millis(500);
+
+/// How long a hand-over may take at most; a Lease that runs out takes five seconds at the least.
+const HANDED_OVER: SignedDuration = SignedDuration::from_secs(4);
 
 fn machine(number: usize) -> String {
     format!("m{number:02}")
@@ -194,7 +200,7 @@ impl Scene {
         let asked = Timestamp::now();
         end(&self.one).await;
         let taken = self.taken(1, asked, "the request to end").await;
-        assert!(taken.duration_since(asked) < SignedDuration::from_secs(2));
+        assert!(taken.duration_since(asked) < HANDED_OVER);
         comes_and_goes(&self.world, &machine_in(&self.world, 1)).await;
         let back = Timestamp::now();
         self.one = start(plane, "one", 1, 3, short_lease(), &self.clock.env());
@@ -235,8 +241,11 @@ impl Scene {
         until_ready(&self.one, "holds slot 1 of 3").await;
         let timeline = self.timeline();
         let again = timeline.held(1, Some("one"), woken).unwrap().from;
+        // What was on its way when it was stopped may still go out, and is refused.
         let sent = timeline.sent("one", woken, again);
-        assert!(sent.is_empty(), "{sent:#?}");
+        let is_new = |deed: &&&Deed| deed.done || deed.at.duration_since(woken) > LEFT_BEHIND;
+        let new: Vec<_> = sent.iter().filter(is_new).collect();
+        assert!(new.is_empty(), "{new:#?}");
     }
 
     /// Cut off: the same, and what waited in the network does no harm.
@@ -351,7 +360,7 @@ async fn pods_of_a_deployment_share_the_slots_and_another_count_waits_for_the_ol
     let timeline = Timeline::read(&world, since, short_lease());
     let taken = timeline.spans.iter().find(|span| span.count.get() == 4).unwrap().from;
     println!("another count went on {} ms after the last of the old one was asked to end", ms(asked, taken));
-    assert!(taken.duration_since(asked) < SignedDuration::from_secs(2));
+    assert!(taken.duration_since(asked) < HANDED_OVER);
     print!("{}", timeline.show());
     timeline.check();
 }
