@@ -4,13 +4,14 @@
 //! said, and a machine whose Node cannot be reached holds up no other. Nothing here waits: the receive loop calls it.
 
 use crate::drains::{Drains, Ended};
+use crate::heard::{Heard, Meaning, Moment};
 use crate::metrics::{Metrics, count};
 use crate::outbox::Outbox;
 use crate::plan::Policy;
 use crate::rate::Rates;
 use crate::record::{Order, Record, read_grace, to_millis};
 use crate::resolve::{NodeView, Places, Rule, UpcomingView, resolve};
-use crate::wire::{MachineState, NodeStateUpdate, ReclaimAck, ReclaimInstruction};
+use crate::wire::{NodeStateUpdate, ReclaimAck, ReclaimInstruction};
 use fivespot_api::names::upcoming_node;
 use fivespot_cluster::fleet::Fleet;
 use fivespot_cluster::{Cache, Error, Key};
@@ -118,7 +119,7 @@ pub(crate) struct Instruction {
     pub(crate) preemptor_priority: i32,
     received: Instant,
     /// What had been heard of machines before.
-    heard: u64,
+    heard: Moment,
     progress: Mutex<Progress>,
     acked: watch::Sender<bool>,
 }
@@ -129,38 +130,6 @@ struct Progress {
     left: BTreeSet<String>,
     started: i32,
     is_acked: bool,
-}
-
-/// What the shard has told of machines in this session.
-#[derive(Default)]
-struct Heard {
-    /// How much was told, in all sessions.
-    count: u64,
-    machines: HashMap<String, Mention>,
-}
-
-/// What was heard of one machine, by number.
-#[derive(Debug, Default, Clone, Copy)]
-struct Mention {
-    last: u64,
-    state: MachineState,
-    /// The last word that it is not the one that drains.
-    left: u64,
-    /// Whether it was idle, and not told to join since.
-    is_idle: bool,
-    /// The last word that it is in use again.
-    reused: u64,
-}
-
-/// Whether an instruction still means a machine whose Node is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Meaning {
-    /// It does.
-    Holds,
-    /// The session is younger than the instruction, and has not spoken of the machine yet.
-    Unknown,
-    /// The machine is in use again.
-    Gone,
 }
 
 /// A letter, and how often it could not be dealt with.
@@ -222,7 +191,7 @@ impl Desk {
 
     /// A session begins: what the shard does not speak of in it is not there any more.
     pub fn begin_session(&self) {
-        lock(&self.heard).machines.clear();
+        lock(&self.heard).begin_session();
         *lock(&self.session_began) = to_millis(Timestamp::now());
     }
 
@@ -233,22 +202,13 @@ impl Desk {
 
     /// Machines that the shard has spoken of in this session.
     pub fn heard(&self) -> BTreeSet<String> {
-        lock(&self.heard).machines.keys().cloned().collect()
+        lock(&self.heard).machines()
     }
 
-    /// Whether an instruction whose Node was not there still means this machine: in another session, or after the machine
-    /// has left, a Node that comes may be that of its next life.
-    pub(crate) fn is_meant(&self, machine: &str, instruction: &Instruction) -> bool {
-        let mention = lock(&self.heard).machines.get(machine).copied().unwrap_or_default();
-        *lock(&self.session_began) <= instruction.received_at && mention.left <= instruction.heard
-    }
-
-    /// Whether an instruction whose Node is there, and could not be cordoned at once, still means this machine. That it is
-    /// idle does not call it off: its pods must move all the same.
+    /// Whether an instruction that could not be carried out at once still means this machine: a Node that comes late may be
+    /// that of its next life. That it is idle does not call it off: its pods must move all the same.
     pub(crate) fn meaning(&self, machine: &str, instruction: &Instruction) -> Meaning {
-        let is_same_session = *lock(&self.session_began) <= instruction.received_at;
-        let mention = lock(&self.heard).machines.get(machine).copied();
-        meaning(mention, instruction.heard, is_same_session)
+        lock(&self.heard).meaning(machine, instruction.heard)
     }
 
     /// Takes an instruction.
@@ -303,7 +263,7 @@ impl Desk {
             grace,
             preemptor_priority,
             received: Instant::now(),
-            heard: lock(&self.heard).count,
+            heard: lock(&self.heard).now(),
             progress: Mutex::new(Progress { left: entries.iter().cloned().collect(), ..Progress::default() }),
             acked: watch::Sender::new(false),
         });
@@ -501,8 +461,7 @@ impl Desk {
 
     /// Whether a letter is not overtaken by another: of states only the last counts.
     fn is_current(&self, machine: &str, letter: &Letter) -> bool {
-        let last = || lock(&self.heard).machines.get(machine).map(|mention| mention.last);
-        !matches!(letter, Letter::State(_, number) if last() != Some(*number))
+        !matches!(letter, Letter::State(_, number) if lock(&self.heard).last(machine) != Some(*number))
     }
 
     /// Whether nobody works on an instruction that is not acked yet.
@@ -522,7 +481,7 @@ impl Desk {
 
     /// Whether the shard speaks of a machine of this name, or did.
     pub(crate) fn is_machine(&self, name: &str) -> bool {
-        lock(&self.heard).machines.contains_key(name)
+        lock(&self.heard).last(name).is_some()
             || self.upcoming.get(&Key::new("", upcoming_node(name))).is_some()
     }
 
@@ -534,60 +493,6 @@ impl Desk {
         let refers = self.upcoming.all().into_iter().find(|(_, it)| it.node.as_deref() == Some(entry));
         let by_label = || self.nodes.get(&Key::new("", entry)).and_then(|node| node.machine.clone());
         refers.map(|(_, it)| it.machine.clone()).or_else(by_label).unwrap_or_else(|| entry.to_owned())
-    }
-}
-
-impl Heard {
-    /// Writes down that a state was told, and returns its number.
-    fn hear(&mut self, machine: &str, state: MachineState) -> u64 {
-        self.count += 1;
-        let mention = self.machines.entry(machine.to_owned()).or_default();
-        (mention.last, mention.state) = (self.count, state);
-        match state {
-            MachineState::Speculative
-            | MachineState::Creating
-            | MachineState::Idle
-            | MachineState::Configuring
-            | MachineState::Configured
-            | MachineState::Deleting => mention.left = self.count,
-            MachineState::Draining | MachineState::Failed | MachineState::Unspecified => {}
-        }
-        match state {
-            MachineState::Idle => mention.is_idle = true,
-            MachineState::Configuring => (mention.is_idle, mention.reused) = (false, self.count),
-            // Alone it may be the state of a moment before, which an instruction has overtaken.
-            MachineState::Configured if mention.is_idle => {
-                (mention.is_idle, mention.reused) = (false, self.count);
-            }
-            MachineState::Configured
-            | MachineState::Speculative
-            | MachineState::Creating
-            | MachineState::Draining
-            | MachineState::Deleting
-            | MachineState::Failed
-            | MachineState::Unspecified => {}
-        }
-        self.count
-    }
-}
-
-/// Whether an instruction that came after so much was heard still means a machine of which this was heard since.
-fn meaning(mention: Option<Mention>, heard: u64, is_same_session: bool) -> Meaning {
-    match mention {
-        Some(it) if is_same_session && it.reused > heard => Meaning::Gone,
-        Some(_) | None if is_same_session => Meaning::Holds,
-        None => Meaning::Unknown,
-        // A session begins with what the machine is now.
-        Some(it) => match it.state {
-            MachineState::Configuring | MachineState::Configured => Meaning::Gone,
-            MachineState::Unspecified
-            | MachineState::Speculative
-            | MachineState::Creating
-            | MachineState::Idle
-            | MachineState::Draining
-            | MachineState::Deleting
-            | MachineState::Failed => Meaning::Holds,
-        },
     }
 }
 
@@ -653,43 +558,6 @@ mod tests {
         for name in ["", "A", "a/b", "../x", "-a", "a-", "a b", "ä", &"a".repeat(300)] {
             assert!(!is_name(name), "{name}");
         }
-    }
-
-    #[test]
-    fn an_instruction_holds_until_its_machine_is_in_use_again() {
-        use MachineState::{Configured, Configuring, Draining, Idle};
-        let after = |before: &[MachineState], since: &[MachineState]| {
-            let mut heard = Heard::default();
-            for state in before {
-                heard.hear("m", *state);
-            }
-            let count = heard.count;
-            for state in since {
-                heard.hear("m", *state);
-            }
-            meaning(heard.machines.get("m").copied(), count, true)
-        };
-        assert_eq!(after(&[], &[]), Meaning::Holds);
-        assert_eq!(after(&[Configuring, Configured], &[]), Meaning::Holds);
-        assert_eq!(
-            after(&[Configured], &[Draining, Idle]),
-            Meaning::Holds,
-            "its pods must move all the same"
-        );
-        assert_eq!(after(&[], &[Configured]), Meaning::Holds, "the state of a moment before");
-        assert_eq!(after(&[Configured], &[Draining, Idle, Configured]), Meaning::Gone);
-        assert_eq!(after(&[Configured], &[Draining, Configuring]), Meaning::Gone);
-        let in_another = |states: &[MachineState]| {
-            let mut heard = Heard { count: 10, ..Heard::default() };
-            for state in states {
-                heard.hear("m", *state);
-            }
-            meaning(heard.machines.get("m").copied(), 10, false)
-        };
-        assert_eq!(in_another(&[]), Meaning::Unknown);
-        assert_eq!(in_another(&[Draining]), Meaning::Holds);
-        assert_eq!(in_another(&[Draining, Idle]), Meaning::Holds);
-        assert_eq!(in_another(&[Configured]), Meaning::Gone);
     }
 
     #[test]

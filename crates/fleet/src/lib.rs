@@ -6,8 +6,8 @@
 //!   [`available`] writes down what could be had;
 //! - [`desk`] sorts what the shard says by machine; `machine` does it, one thing after the other, and `drains` empties
 //!   Nodes;
-//! - what is decided is decided by [`resolve`] (which Node), [`record`] (what stands on it), [`phase`] (what a state
-//!   means), [`plan`] (which pods go next) and [`backoff`], without clock and network;
+//! - what is decided is decided by [`resolve`] (which Node), `heard` (whether it is still meant), [`record`] (what stands on
+//!   it), [`phase`] (what a state means), [`plan`] (which pods go next) and [`backoff`], without clock and network;
 //! - [`options`], [`metrics`], [`seen`], `alone` and [`run`] make a process of it, one that speaks for the cluster alone.
 //!
 //! All memory of a reclaim is on its Node. It evicts, and deletes a pod only if `--on-deadline=force` says so.
@@ -19,6 +19,7 @@ pub mod backoff;
 pub mod demand;
 pub mod desk;
 mod drains;
+mod heard;
 mod machine;
 pub mod metrics;
 pub mod options;

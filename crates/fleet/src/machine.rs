@@ -1,7 +1,8 @@
 //! What is done about one machine, one thing after the other.
 
-use crate::desk::{Desk, Instruction, Letter, Meaning, is_name, lock};
+use crate::desk::{Desk, Instruction, Letter, is_name, lock};
 use crate::drains::Ended;
+use crate::heard::Meaning;
 use crate::metrics::count;
 use crate::phase::{Phase, Seen, Step, decide};
 use crate::quantity::readable;
@@ -193,11 +194,12 @@ impl Desk {
         tokio::spawn(async move {
             while Timestamp::now() < instruction.deadline() {
                 tokio::time::sleep(LOOK).await;
-                if !desk.is_meant(&machine, &instruction) {
-                    return;
-                }
-                if desk.find(&entry).is_some() {
-                    return desk.post(&machine, Letter::Entry(instruction, entry));
+                match desk.meaning(&machine, &instruction) {
+                    Meaning::Gone => return,
+                    Meaning::Holds if desk.find(&entry).is_some() => {
+                        return desk.post(&machine, Letter::Entry(instruction, entry));
+                    }
+                    Meaning::Holds | Meaning::Unknown => {}
                 }
             }
             desk.post(&machine, Letter::Missing(instruction, entry));
@@ -205,7 +207,7 @@ impl Desk {
     }
 
     async fn missing(&self, machine: &str, entry: &str, instruction: &Instruction) -> Result<(), Error> {
-        if !is_name(machine) || !self.is_meant(machine, instruction) {
+        if !is_name(machine) || self.meaning(machine, instruction) != Meaning::Holds {
             return Ok(());
         }
         let text =
