@@ -3,13 +3,14 @@
 use crate::harness::front::Front;
 use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
-use crate::harness::{CLUSTER, Operator, plane};
+use crate::harness::{CLUSTER, Operator, from_root, plane};
 use fivespot_fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Configuring, Draining, Idle};
-use fivespot_testenv::eventually;
+use fivespot_testenv::{build_programs, eventually};
 use jiff::Timestamp;
 use kube::api::DeleteParams;
 use serde_json::json;
+use std::process::Command;
 use std::time::Duration;
 
 /// R1: nobody wants the machines any more. The shard says so, and its provider is done at once: Idle comes while the drain
@@ -96,18 +97,39 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     yard.pod("idle-0", "train-0", |pod| pod["metadata"]["labels"]["app"] = json!("train")).await;
     yard.budget("train").await;
 
+    // Cargo does not build the programs of another package for these tests.
+    let command = build_programs(&from_root(""), &["5spot"]).unwrap().join("5spot");
+    let status = || {
+        let mut command = Command::new(&command);
+        command.args(["fleet", "status"]).env("KUBECONFIG", plane.management().kubeconfig_path());
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+
     let sent = shard.instruct("r2", &["idle-0"], 10);
     shard.tell("idle-0", Draining);
     let (acked, count) = shard.acked("r2").await;
     assert_eq!(count, 1);
     assert!(acked.duration_since(sent).as_secs() < 3);
+    let pod = format!("{}/train-0", yard.namespace);
+    let held = format!("{pod} is held by its disruption budget: ");
+    eventually("whoever looks sees what holds it", async || status().1.contains(&held)).await;
+    let (code, text) = status();
+    println!("{text}");
+    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0][..5], ["NODE", "MACHINE", "STATE", "ENDS", "INSTRUCTION"]);
+    assert_eq!((rows.len(), code), (2, Some(1)));
+    assert_eq!(rows[1][..4], ["idle-0", "idle-0", "draining", "in"]);
+    assert!(text.contains("train-pdb needs 1000 healthy pods and has 1 currently"), "{text}");
     let error = yard.until_phase("idle-0", "Failed").await;
     let took = Timestamp::now().duration_since(sent).as_secs_f64();
     assert!((10.0..20.0).contains(&took), "{took}");
     println!("after {took:.1} s: {error}");
-    let pod = format!("{}/train-0", yard.namespace);
     assert!(error.starts_with(&format!("not drained within 10 s: 1 pod to evict: {pod}")), "{error}");
     assert!(error.contains("train-pdb needs 1000 healthy pods and has 1 currently"), "{error}");
+
+    let words = || status().1.split_whitespace().collect::<Vec<_>>().join(" ");
+    eventually("it is seen", async || words().contains(&format!("failed - r2 {error}"))).await;
 
     // No retry, no uncordon, whatever comes late.
     shard.tell("idle-0", Draining);
