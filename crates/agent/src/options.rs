@@ -52,7 +52,7 @@ pub struct Options {
     #[arg(long, env = "HEALTH_PORT", default_value_t = 8082, value_name = "PORT")]
     pub health_port: u16,
 
-    /// Kubeconfig of the cluster the Node is in. Without it, the pod's own account, or what kubectl would use.
+    /// Kubeconfig of the cluster the Node is in. Without it, what kubectl would use, or the pod's own account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 

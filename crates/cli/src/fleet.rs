@@ -12,8 +12,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// Seconds that an operator may need to write down how a drain has ended.
-const WRITES: i64 = 15;
+/// Seconds after its deadline in which somebody may still be at a drain: what is ended by force has a minute, and the end
+/// is to be written down.
+const LATE: i64 = 75;
 
 /// Look at what the fleet takes back
 #[derive(Subcommand)]
@@ -79,8 +80,7 @@ impl Drain {
         };
         let held = match state {
             "drained" => String::new(),
-            // Whoever is at it writes its end down, which takes a moment.
-            "overdue" if left.is_some_and(|left| left >= -WRITES) => taken.progress.clone(),
+            "overdue" if left.is_some_and(|left| left >= -LATE) => taken.progress.clone(),
             "overdue" => {
                 let last = Some(&taken.progress).filter(|text| !text.is_empty());
                 let last = last.map_or(String::new(), |text| format!(" The last word was: {text}"));

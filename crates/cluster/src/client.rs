@@ -50,7 +50,8 @@ pub async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<
             .map_or("use the kubeconfig".to_owned(), |it| format!("use --kubeconfig {}", it.display())),
         why,
     };
-    let is_chosen = kubeconfig.is_some() || context.is_some() || env::var_os("KUBECONFIG").is_some();
+    let is_set = env::var_os("KUBECONFIG").is_some_and(|it| !it.is_empty());
+    let is_chosen = kubeconfig.is_some() || context.is_some() || is_set;
     let found = match kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from) {
         Ok(kubeconfig) => {
             if let Some(cluster) = behind_a_proxy(&kubeconfig, context) {
@@ -86,7 +87,7 @@ fn behind_a_proxy<'a>(kubeconfig: &'a Kubeconfig, context: Option<&str>) -> Opti
     let name = context.or(kubeconfig.current_context.as_deref())?;
     let context = kubeconfig.contexts.iter().find(|it| it.name == name)?.context.as_ref()?;
     let cluster = kubeconfig.clusters.iter().find(|it| it.name == context.cluster)?;
-    cluster.cluster.as_ref()?.proxy_url.as_ref().map(|_| cluster.name.as_str())
+    cluster.cluster.as_ref()?.proxy_url.as_ref().filter(|url| !url.is_empty()).map(|_| cluster.name.as_str())
 }
 
 /// Connects to an API server.

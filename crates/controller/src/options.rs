@@ -81,7 +81,7 @@ pub(crate) struct Options {
           default_values_t = GITOPS_MANAGERS.map(str::to_owned))]
     pub(crate) gitops_managers: Vec<String>,
 
-    /// Kubeconfig of the management cluster. Without it, the pod's own account, or what kubectl would use.
+    /// Kubeconfig of the management cluster. Without it, what kubectl would use, or the pod's own account.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 

@@ -11,16 +11,17 @@ use crate::plan::Policy;
 use crate::rate::Rates;
 use crate::record::{Order, Record, read_grace, to_millis};
 use crate::resolve::{NodeView, Places, Rule, UpcomingView, resolve};
-use crate::wire::{NodeStateUpdate, ReclaimAck, ReclaimInstruction};
+use crate::wire::{MachineState, NodeStateUpdate, ReclaimAck, ReclaimInstruction};
 use fivespot_api::names::upcoming_node;
 use fivespot_cluster::fleet::Fleet;
 use fivespot_cluster::{Cache, Error, Key};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit, watch};
 use tokio::time::Instant;
 
 /// Nodes of one instruction; a shard that names more has lost its mind, and only the first are given back.
@@ -68,11 +69,16 @@ pub struct Desk {
     pub(crate) drains: Drains,
     mailboxes: Mutex<HashMap<String, VecDeque<Mail>>>,
     turns: Semaphore,
+    /// Tells those who wait for a turn to look whether they may go without.
+    hurry: Notify,
     providers: Mutex<HashMap<String, String>>,
     instructions: Mutex<Instructions>,
     heard: Mutex<Heard>,
     /// Machines that were idle since they were last taken back.
     pub(crate) idle: Mutex<HashSet<String>>,
+    /// Machines whose instruction was given up at its deadline. Their UpcomingNodes say so too, as soon as that can be
+    /// written.
+    pub(crate) given_up: Mutex<HashSet<String>>,
     session_began: Mutex<Timestamp>,
     /// Whether it is we who speak for the cluster.
     speaks: AtomicBool,
@@ -99,8 +105,8 @@ pub struct Parts {
 pub(crate) enum Letter {
     /// The shard wants its Node back; the entry is what the instruction calls it.
     Entry(Arc<Instruction>, String),
-    /// Its Node was not found until the deadline.
-    Missing(Arc<Instruction>, String),
+    /// Nothing could be done about its Node until the deadline, for this reason.
+    Failed(Arc<Instruction>, String),
     /// The shard tells its state; the number is that of what was heard.
     State(Arc<NodeStateUpdate>, u64),
     /// The drain of its Node goes on after a restart.
@@ -140,8 +146,17 @@ type Mail = (Letter, u32);
 struct Instructions {
     counts: HashMap<String, Option<i32>>,
     order: VecDeque<String>,
-    /// Whether no more are taken.
-    is_closed: bool,
+}
+
+impl Letter {
+    /// Whether an ack or pods wait for it, and not only people who look.
+    fn is_urgent(&self) -> bool {
+        match self {
+            Self::Entry(..) | Self::Failed(..) | Self::Resumed(_) | Self::Ended(_) => true,
+            Self::State(update, _) => update.state() == MachineState::Draining,
+            Self::Look => false,
+        }
+    }
 }
 
 impl Instruction {
@@ -180,10 +195,12 @@ impl Desk {
             drains: Drains::default(),
             mailboxes: Mutex::default(),
             turns: Semaphore::new(AT_ONCE),
+            hurry: Notify::new(),
             providers: Mutex::default(),
             instructions: Mutex::default(),
             heard: Mutex::default(),
             idle: Mutex::default(),
+            given_up: Mutex::default(),
             session_began: Mutex::new(Timestamp::UNIX_EPOCH),
             speaks: AtomicBool::new(false),
         })
@@ -222,22 +239,17 @@ impl Desk {
         }
         let known = lock(&self.instructions).begin(&id);
         match known {
-            Begun::Closed => {
-                count(&self.metrics.instructions, "too_late");
-                tracing::warn!(instruction = id, ?nodes, "we end: left to whoever comes next");
-                return;
-            }
-            Begun::Before(Some(nodes_started)) => {
+            Known::Acked(nodes_started) => {
                 count(&self.metrics.instructions, "repeated");
                 tracing::info!(instruction = id, nodes_started, "known already: acked again, nothing else");
                 drop(self.outbox.ack(ReclaimAck { instruction_id: id, nodes_started }));
                 return;
             }
-            Begun::Before(None) => {
+            Known::AtWork => {
                 count(&self.metrics.instructions, "repeated");
                 return;
             }
-            Begun::Now => {}
+            Known::New => {}
         }
         let entries: BTreeSet<String> = nodes.into_iter().filter(|entry| !entry.is_empty()).collect();
         let grace = read_grace(grace_period_seconds);
@@ -335,11 +347,6 @@ impl Desk {
         });
     }
 
-    /// Takes no more instructions: what would be cordoned from here on could not be acked any more.
-    pub fn close(&self) {
-        lock(&self.instructions).is_closed = true;
-    }
-
     /// Takes the state of a machine.
     pub fn update(self: &Arc<Self>, update: NodeStateUpdate) {
         let machine = update.machine_id.clone();
@@ -392,9 +399,11 @@ impl Desk {
         let is_there = |machine: &String| self.is_machine(machine) || self.find(machine).is_some();
         let mut all: BTreeSet<String> = lock(&self.providers).keys().cloned().collect();
         all.extend(lock(&self.idle).iter().cloned());
+        all.extend(lock(&self.given_up).iter().cloned());
         for machine in all.iter().filter(|machine| !is_there(machine)) {
             lock(&self.providers).remove(machine);
             lock(&self.idle).remove(machine);
+            lock(&self.given_up).remove(machine);
         }
     }
 
@@ -413,7 +422,12 @@ impl Desk {
                 }
                 _ => {}
             }
+            let is_urgent = mail.0.is_urgent();
             queue.push_back(mail);
+            drop(mailboxes);
+            if is_urgent {
+                self.hurry.notify_waiters();
+            }
             return;
         }
         mailboxes.insert(machine.to_owned(), VecDeque::from([mail]));
@@ -421,6 +435,7 @@ impl Desk {
         let (desk, machine) = (Arc::clone(self), machine.to_owned());
         tokio::spawn(async move {
             loop {
+                let _turn = desk.turn(&machine).await;
                 let mail = {
                     let mut mailboxes = lock(&desk.mailboxes);
                     let mail = mailboxes.get_mut(&machine).and_then(VecDeque::pop_front);
@@ -430,16 +445,31 @@ impl Desk {
                     mail
                 };
                 let Some((letter, tries)) = mail else { return };
-                // Nothing that is acked waits behind what is only written down. A semaphore that is never closed.
-                let _turn = match &letter {
-                    Letter::State(..) | Letter::Resumed(_) | Letter::Look => desk.turns.acquire().await.ok(),
-                    Letter::Entry(..) | Letter::Missing(..) | Letter::Ended(_) => None,
-                };
                 if let Err(error) = desk.handle(&machine, letter.clone()).await {
                     desk.post_again(&machine, (letter, tries), &error);
                 }
             }
         });
+    }
+
+    /// Waits until the next letter about a machine may be dealt with: at once, if somebody waits for one of them, or until
+    /// there are few others at work.
+    async fn turn(&self, machine: &str) -> Option<SemaphorePermit<'_>> {
+        let is_urgent = |mail: &Mail| mail.0.is_urgent();
+        let mut turn = pin!(self.turns.acquire());
+        loop {
+            let mut hurry = pin!(self.hurry.notified());
+            // Before the look, so that what comes in between is heard of.
+            hurry.as_mut().enable();
+            if lock(&self.mailboxes).get(machine).is_none_or(|queue| queue.iter().any(is_urgent)) {
+                return None;
+            }
+            tokio::select! {
+                // It is never closed.
+                turn = &mut turn => return turn.ok(),
+                () = hurry => {}
+            }
+        }
     }
 
     /// What could not be done is tried again, for ever, and holds up nothing else that is to be done about the machine.
@@ -496,24 +526,24 @@ impl Desk {
     }
 }
 
-/// What is known of an instruction when it comes.
+/// What is known of an instruction that comes.
 #[derive(Debug, PartialEq, Eq)]
-enum Begun {
-    /// Nothing: it is to be carried out.
-    Now,
-    /// It came before, and was acked with this count, if it was.
-    Before(Option<i32>),
-    /// No more are taken.
-    Closed,
+enum Known {
+    /// Nothing.
+    New,
+    /// It came before, and is not acked yet.
+    AtWork,
+    /// It came before, and was acked with this count.
+    Acked(i32),
 }
 
 impl Instructions {
-    fn begin(&mut self, id: &str) -> Begun {
-        if let Some(count) = self.counts.get(id) {
-            return Begun::Before(*count);
-        }
-        if self.is_closed {
-            return Begun::Closed;
+    /// Writes an instruction down, if it is new.
+    fn begin(&mut self, id: &str) -> Known {
+        match self.counts.get(id) {
+            Some(Some(count)) => return Known::Acked(*count),
+            Some(None) => return Known::AtWork,
+            None => {}
         }
         self.counts.insert(id.to_owned(), None);
         self.order.push_back(id.to_owned());
@@ -522,7 +552,7 @@ impl Instructions {
         {
             self.counts.remove(&oldest);
         }
-        Begun::Now
+        Known::New
     }
 
     fn end(&mut self, id: &str, nodes_started: i32) {
@@ -564,12 +594,11 @@ mod tests {
     fn the_oldest_instruction_is_forgotten_first() {
         let mut instructions = Instructions::default();
         for id in 0..=REMEMBERED {
-            assert_eq!(instructions.begin(&id.to_string()), Begun::Now);
+            assert_eq!(instructions.begin(&id.to_string()), Known::New);
         }
         instructions.end("1", 7);
-        instructions.is_closed = true;
-        assert_eq!(instructions.begin("1"), Begun::Before(Some(7)), "what is known is known to the end");
-        assert_eq!(instructions.begin("2"), Begun::Before(None));
-        assert_eq!(instructions.begin("0"), Begun::Closed, "it was forgotten, and nothing new is taken");
+        assert_eq!(instructions.begin("1"), Known::Acked(7));
+        assert_eq!(instructions.begin("2"), Known::AtWork);
+        assert_eq!(instructions.begin("0"), Known::New, "it was forgotten");
     }
 }

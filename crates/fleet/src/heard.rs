@@ -27,7 +27,8 @@ pub(crate) struct Moment {
 #[derive(Debug, Default, Clone, Copy)]
 struct Mention {
     last: u64,
-    state: MachineState,
+    /// Whether it was said to be in use, in this session.
+    is_used: bool,
     /// Whether it was idle, and not told to join since.
     is_idle: bool,
     /// The last word that it is in use again.
@@ -71,7 +72,8 @@ impl Heard {
     pub(crate) fn hear(&mut self, machine: &str, state: MachineState) -> u64 {
         self.count += 1;
         let mention = self.machines.entry(machine.to_owned()).or_default();
-        (mention.last, mention.state) = (self.count, state);
+        mention.last = self.count;
+        mention.is_used |= matches!(state, MachineState::Configuring | MachineState::Configured);
         match state {
             MachineState::Idle => mention.is_idle = true,
             MachineState::Configuring => (mention.is_idle, mention.reused) = (false, self.count),
@@ -98,17 +100,9 @@ impl Heard {
             Some(it) if is_same_session && it.reused > came.count => Meaning::Gone,
             Some(_) | None if is_same_session => Meaning::Holds,
             None => Meaning::Unknown,
-            // A session begins with what the machine is now.
-            Some(it) => match it.state {
-                MachineState::Configuring | MachineState::Configured => Meaning::Gone,
-                MachineState::Unspecified
-                | MachineState::Speculative
-                | MachineState::Creating
-                | MachineState::Idle
-                | MachineState::Draining
-                | MachineState::Deleting
-                | MachineState::Failed => Meaning::Holds,
-            },
+            // A session begins with what the machine is now. That it drains later is another instruction's doing.
+            Some(it) if it.is_used => Meaning::Gone,
+            Some(_) => Meaning::Holds,
         }
     }
 }
@@ -157,5 +151,6 @@ mod tests {
         assert_eq!(after(&[Draining]), Meaning::Holds);
         assert_eq!(after(&[Draining, Idle]), Meaning::Holds);
         assert_eq!(after(&[Configured]), Meaning::Gone);
+        assert_eq!(after(&[Configured, Draining]), Meaning::Gone, "by another instruction");
     }
 }

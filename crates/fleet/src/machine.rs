@@ -36,7 +36,7 @@ impl Desk {
                 self.give_back(machine, &entry, &instruction).await;
                 Ok(())
             }
-            Letter::Missing(instruction, entry) => self.missing(machine, &entry, &instruction).await,
+            Letter::Failed(instruction, text) => self.write_failure(machine, &text, &instruction).await,
             Letter::State(update, _) => self.follow(machine, &update).await,
             Letter::Resumed(node) => self.resumed(machine, &node).await,
             Letter::Ended(ended) => self.write_end(machine, &ended).await,
@@ -102,8 +102,7 @@ impl Desk {
                 let text = format!("the Node could not be cordoned before the deadline: {told}");
                 tracing::error!(instruction = instruction.id, node = node.name, text);
                 self.settle(instruction, entry, false);
-                self.mark(machine, &json!({"phase": Phase::Failed.word(), "lastError": text})).await;
-                return;
+                return self.give_up(machine, instruction, text);
             }
             tokio::time::sleep(wait).await;
             wait = (wait * 2).min(WAIT.1);
@@ -130,6 +129,7 @@ impl Desk {
         }
         if matches!(outcome, Ok(Some(_))) {
             lock(&self.idle).remove(&order.machine);
+            lock(&self.given_up).remove(&order.machine);
         }
         outcome
     }
@@ -202,16 +202,23 @@ impl Desk {
                     Meaning::Holds | Meaning::Unknown => {}
                 }
             }
-            desk.post(&machine, Letter::Missing(instruction, entry));
+            let id = &instruction.id;
+            let text = format!("instruction {id}: no Node was found for {entry} before the deadline");
+            desk.give_up(&machine, &instruction, text);
         });
     }
 
-    async fn missing(&self, machine: &str, entry: &str, instruction: &Instruction) -> Result<(), Error> {
+    /// The time of an instruction is over before anything was done. That the machine is said to drain, which was heard
+    /// meanwhile or is heard in the next session, is not a reason to begin.
+    fn give_up(self: &Arc<Self>, machine: &str, instruction: &Arc<Instruction>, text: String) {
+        lock(&self.given_up).insert(machine.to_owned());
+        self.post(machine, Letter::Failed(Arc::clone(instruction), text));
+    }
+
+    async fn write_failure(&self, machine: &str, text: &str, instruction: &Instruction) -> Result<(), Error> {
         if !is_name(machine) || self.meaning(machine, instruction) != Meaning::Holds {
             return Ok(());
         }
-        let text =
-            format!("instruction {}: no Node was found for {entry} before the deadline", instruction.id);
         let status = json!({"phase": Phase::Failed.word(), "lastError": text});
         self.fleet.patch_upcoming(&upcoming_node(machine), &status).await.map(drop)
     }
@@ -316,6 +323,9 @@ impl Desk {
         if matches!(state, MachineState::Idle | MachineState::Configuring) {
             lock(&self.idle).insert(machine.to_owned());
         }
+        if matches!(state, MachineState::Idle | MachineState::Configuring | MachineState::Configured) {
+            lock(&self.given_up).remove(machine);
+        }
         let name = upcoming_node(machine);
         let old = self.fleet.upcoming(&name).await?;
         let node = match self.find(machine) {
@@ -336,6 +346,7 @@ impl Desk {
             self.stop_drain(&node.name);
         }
         let phase = old.as_ref().and_then(|it| it.status.as_ref()).and_then(|it| Phase::read(&it.phase));
+        let phase = if lock(&self.given_up).contains(machine) { Some(Phase::Failed) } else { phase };
         let may_be_reused = record.as_ref().is_none_or(|record| self.may_be_reused(machine, record));
         let seen = Seen { exists: old.is_some(), phase, record: record.as_ref(), may_be_reused };
         let steps = decide(state, seen);

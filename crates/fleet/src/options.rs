@@ -35,7 +35,7 @@ pub struct Options {
     #[arg(long, value_name = "FILE", requires_all = ["tls_cert", "tls_key"])]
     pub tls_ca: Option<PathBuf>,
 
-    /// Kubeconfig of the cluster. Without it, the pod's own account, or what kubectl would use.
+    /// Kubeconfig of the cluster. Without it, what kubectl would use, or the pod's own account.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 

@@ -18,6 +18,7 @@ use fivespot_cluster::fleet::Fleet;
 use fivespot_cluster::{Cache, Caller, Health, Item, Key, connect_to};
 use fivespot_ops::admin::{Check, Checks, serve_all};
 use fivespot_ops::shutdown;
+use fivespot_ops::slots::Holdings;
 use jiff::SignedDuration;
 use kube::Client;
 use prometheus_client::registry::Registry;
@@ -63,11 +64,11 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let mut registry = Registry::default();
     let operator = Operator::new(&options, &mut registry).await?;
     let address = options.metrics_addr;
-    let port = serve_all(address, operator.checks(), Arc::new(registry)).await?;
+    let (mut keeper, right) = alone::keeper(operator.client.clone(), &options);
+    let port = serve_all(address, operator.checks(keeper.holdings()), Arc::new(registry)).await?;
     tracing::info!(address = %address.ip(), port, "listening");
     let stop = watch::Sender::new(false);
     let session = operator.session(&options, template);
-    let (mut keeper, right) = alone::keeper(operator.client.clone(), &options);
     let mut speaking = None;
     {
         let mut ends = stop.subscribe();
@@ -246,7 +247,6 @@ impl Operator {
 
     /// Waits until the last acks are said. Drains go on in the next process.
     async fn say_last_acks(&self) {
-        self.desk.close();
         let began = Instant::now();
         let is_done =
             || self.standing.look().is_err() || (self.desk.is_settled() && self.outbox.is_flushed());
@@ -255,7 +255,7 @@ impl Operator {
         }
     }
 
-    fn checks(&self) -> Checks {
+    fn checks(&self, holdings: Holdings) -> Checks {
         let (nodes, upcoming, requests) = (self.nodes.clone(), self.upcoming.clone(), self.requests.clone());
         let health = move || {
             [
@@ -285,7 +285,10 @@ impl Operator {
             }
             // One that waits has done what it can: it must count as ready, or no new version could be rolled out.
             if standing.is_waiting() {
-                return Ok("ready: stands by, another operator speaks for the cluster".to_owned());
+                return match holdings.complaint() {
+                    Some(complaint) => Err(complaint),
+                    None => Ok("ready: stands by, another operator has the lease".to_owned()),
+                };
             }
             standing.look().map_err(|why| format!("no session: {why}"))?;
             Ok(format!("ready; drains under way: {}", desk.drains.len()))

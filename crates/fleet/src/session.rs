@@ -296,6 +296,7 @@ fn tcp() -> HttpConnector {
     let (idle, interval, times) = KEEPALIVE;
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(DIAL));
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(idle));
     tcp.set_keepalive_interval(Some(interval));

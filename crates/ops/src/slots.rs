@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -43,6 +43,7 @@ pub struct Settings {
 pub struct Holdings {
     count: NonZeroU32,
     until: Arc<Mutex<BTreeMap<u32, Moment>>>,
+    complaint: Arc<Mutex<Option<String>>>,
 }
 
 impl Holdings {
@@ -61,6 +62,11 @@ impl Holdings {
     pub fn held(&self) -> Vec<u32> {
         let (now, until) = (now(), self.until.lock().unwrap_or_else(PoisonError::into_inner));
         until.iter().filter(|(_, until)| now < **until).map(|(slot, _)| *slot).collect()
+    }
+
+    /// What was wrong when Leases were last looked at, if anything was.
+    pub fn complaint(&self) -> Option<String> {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Puts other slots in the place of those that were held; returns the ones before.
@@ -105,8 +111,6 @@ pub struct Keeper {
     /// Who goes by another count, as it was last said.
     told: Option<(String, NonZeroU32)>,
     stands_by: bool,
-    /// What was wrong, as it was last said.
-    complaint: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -117,20 +121,11 @@ struct Leases {
 impl Keeper {
     /// One that holds nothing yet.
     pub fn new(client: Client, settings: Settings) -> Self {
-        let holdings = Holdings { count: settings.instance.count, until: Arc::default() };
+        let holdings =
+            Holdings { count: settings.instance.count, until: Arc::default(), complaint: Arc::default() };
         let slots = Slots::new(settings.instance.clone());
         let (leases, ring) = (BTreeMap::new(), Arc::default());
-        Self {
-            client,
-            settings,
-            slots,
-            holdings,
-            leases,
-            ring,
-            told: None,
-            stands_by: false,
-            complaint: None,
-        }
+        Self { client, settings, slots, holdings, leases, ring, told: None, stands_by: false }
     }
 
     /// What is held, to be asked before every write.
@@ -207,17 +202,22 @@ impl Keeper {
         let is_written = self.carry_out(writes).await;
         self.publish(tenant);
         if is_seen && is_written {
-            self.complaint = None;
+            *self.complaint() = None;
         }
         is_seen && is_written
     }
 
     /// Says what is wrong, once.
-    fn complain(&mut self, text: String) {
-        if self.complaint.as_ref() != Some(&text) {
+    fn complain(&self, text: String) {
+        let mut complaint = self.complaint();
+        if complaint.as_ref() != Some(&text) {
             tracing::warn!("{text}");
-            self.complaint = Some(text);
+            *complaint = Some(text);
         }
+    }
+
+    fn complaint(&self) -> MutexGuard<'_, Option<String>> {
+        self.holdings.complaint.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn see(&mut self, leases: BTreeMap<u32, Lease>) {

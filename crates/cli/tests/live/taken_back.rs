@@ -370,7 +370,8 @@ fn under_way(world: &World) {
             it.user_agent.starts_with("5spot-cli/") && it.resource == "pods" && it.at > since
         };
         let audit = || world.plane.workload().audit().unwrap();
-        while !audit().iter().any(looked) {
+        let began = Instant::now();
+        while !audit().iter().any(looked) && !waits.is_finished() && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(100));
         }
         world.pause(false);

@@ -113,8 +113,13 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     assert!(acked.duration_since(sent).as_secs() < 3);
     let pod = format!("{}/train-0", yard.namespace);
     let held = format!("{pod} is held by its disruption budget: ");
-    eventually("whoever looks sees what holds it", async || status().1.contains(&held)).await;
-    let (code, text) = status();
+    let mut seen = (None, String::new());
+    eventually("whoever looks sees what holds it", async || {
+        seen = status();
+        seen.1.contains(&held)
+    })
+    .await;
+    let (code, text) = seen;
     println!("{text}");
     let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(rows[0][..5], ["NODE", "MACHINE", "STATE", "ENDS", "INSTRUCTION"]);
@@ -147,18 +152,7 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     for reason in ["ReclaimAccepted", "DrainBlocked", "DrainFailed"] {
         assert!(on_node.iter().any(|event| event.starts_with(reason)), "{reason}: {on_node:?}");
     }
-    // Whoever looks at the pod sees it too.
-    let events: kube::Api<k8s_openapi::api::core::v1::Event> =
-        kube::Api::namespaced(yard.client.clone(), &yard.namespace);
-    let params =
-        kube::api::ListParams::default().fields("involvedObject.name=train-0,reason=EvictionBlocked");
-    let on_pod = events.list(&params).await.unwrap().items;
-    let [event] = on_pod.as_slice() else { panic!("{on_pod:?}") };
-    let text = event.message.clone().unwrap_or_default();
-    assert!(
-        text.starts_with("the fleet takes Node idle-0 back until ") && text.contains("train-pdb"),
-        "{text}"
-    );
+    is_told_on_its_pod(&yard).await;
     // A machine that failed stays to be looked at until it leaves.
     shard.tell("idle-0", Idle);
     eventually("it has left", async || yard.phase("idle-0").await.is_none()).await;
@@ -176,6 +170,21 @@ async fn a_preemption_with_ten_seconds_fails_at_ten_seconds_and_says_why() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
+}
+
+/// Whoever looks at the pod sees what holds it too.
+async fn is_told_on_its_pod(yard: &Yard) {
+    let events: kube::Api<k8s_openapi::api::core::v1::Event> =
+        kube::Api::namespaced(yard.client.clone(), &yard.namespace);
+    let params =
+        kube::api::ListParams::default().fields("involvedObject.name=train-0,reason=EvictionBlocked");
+    let on_pod = events.list(&params).await.unwrap().items;
+    assert_eq!(on_pod.len(), 1, "{on_pod:?}");
+    let text = on_pod[0].message.clone().unwrap_or_default();
+    assert!(
+        text.starts_with("the fleet takes Node idle-0 back until ") && text.contains("train-pdb"),
+        "{text}"
+    );
 }
 
 /// R3: a provider that takes its time. The Node is empty long before the machine is Idle, and stays so.

@@ -91,13 +91,18 @@ async fn a_node_that_could_not_be_cordoned_in_its_time_has_failed_and_is_not_giv
     let _operator = Operator::start(plane, "over", &shard.address, &[]);
     yard.until_phase("over-0", "Ready").await;
     let forbidden = Forbidden::take(plane, "nodes").await;
+    // Not even that it has failed can be written down.
+    let mute = Forbidden::take(plane, "upcomingnodes/status").await;
     shard.instruct("over", &["over-0"], 4);
     shard.tell("over-0", Draining);
     assert_eq!(shard.acked("over").await.1, 0);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(yard.phase("over-0").await.unwrap().0, "Ready");
+    drop(mute);
+    drop(forbidden);
     let error = yard.until_phase("over-0", "Failed").await;
     assert!(error.contains("could not be cordoned before the deadline"), "{error}");
     assert!(error.contains("forbidden"), "it says why: {error}");
-    drop(forbidden);
     shard.bind(&[("over-0", Draining)]);
     shard.ends_session().await;
     tokio::time::sleep(Duration::from_secs(3)).await;

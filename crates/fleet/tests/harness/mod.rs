@@ -11,7 +11,7 @@ pub(crate) mod road;
 pub(crate) mod shard;
 pub(crate) mod yard;
 
-use fivespot_testenv::{AuditEntry, ControlPlane, Daemon, Options, anonymous_kubeconfig, share};
+use fivespot_testenv::{AuditEntry, ControlPlane, Daemon, Options, anonymous_kubeconfig, eventually, share};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::fs;
@@ -137,9 +137,10 @@ impl<'a> Forbidden<'a> {
         let (kind, sub) = (format!("{kind}{group}"), format!("--subresource={sub}"));
         let can = ["auth", "can-i", "patch", &kind, &sub, "-A", account];
         let can_list = ["auth", "can-i", "list", &kind, &sub, "-A", account];
-        while [can, can_list].iter().any(|can| plane.kubectl(plane.management(), can, "").is_ok()) {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        eventually("the server has taken note of it", async || {
+            [can, can_list].iter().all(|can| plane.kubectl(plane.management(), can, "").is_err())
+        })
+        .await;
         forbidden
     }
 

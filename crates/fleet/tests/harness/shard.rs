@@ -46,6 +46,8 @@ struct State {
     sessions: Mutex<usize>,
     /// Machines of the cluster, told at the beginning of each session.
     bound: Mutex<Vec<NodeStateUpdate>>,
+    /// What is said once after that.
+    after_states: Mutex<Vec<Said>>,
 }
 
 impl Drop for PlayedShard {
@@ -86,13 +88,13 @@ impl PlayedShard {
     /// Sends an instruction, and returns when.
     pub(crate) fn instruct(&self, id: &str, nodes: &[&str], grace: i64) -> Timestamp {
         let at = Timestamp::now();
-        self.say(Said::ReclaimInstruction(ReclaimInstruction {
-            instruction_id: id.into(),
-            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
-            grace_period_seconds: grace,
-            preemptor_priority: 0,
-        }));
+        self.say(instruction(id, nodes, grace));
         at
+    }
+
+    /// Says something when the next session has begun, right after the states of its machines.
+    pub(crate) fn say_after_states(&self, payload: Said) {
+        self.state.after_states.lock().unwrap().push(payload);
     }
 
     pub(crate) fn ask_bootstrap(&self, id: &str, cluster: &str) {
@@ -207,6 +209,16 @@ impl PlayedShard {
     }
 }
 
+/// An instruction as shards give it.
+pub(crate) fn instruction(id: &str, nodes: &[&str], grace: i64) -> Said {
+    Said::ReclaimInstruction(ReclaimInstruction {
+        instruction_id: id.into(),
+        nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+        grace_period_seconds: grace,
+        preemptor_priority: 0,
+    })
+}
+
 /// What is told of a machine: as the real shard does, neither its Node nor its cluster.
 pub(crate) fn update(machine: &str, state: MachineState) -> NodeStateUpdate {
     NodeStateUpdate {
@@ -252,6 +264,9 @@ impl Shard for Service {
         let _ = say.send(ack("hello"));
         for update in state.bound.lock().unwrap().iter() {
             let _ = say.send(Ok(ShardMessage { payload: Some(Said::NodeStateUpdate(update.clone())) }));
+        }
+        for payload in state.after_states.lock().unwrap().drain(..) {
+            let _ = say.send(Ok(ShardMessage { payload: Some(payload) }));
         }
         if let Some(older) = state.current.lock().unwrap().replace(say.clone()) {
             state.superseded.lock().unwrap().push(older);

@@ -2,7 +2,7 @@
 
 use crate::harness::shard::{PlayedShard, update};
 use crate::harness::yard::Yard;
-use crate::harness::{Forbidden, Operator, plane, requests};
+use crate::harness::{Forbidden, Operator, PATIENCE, plane, requests};
 use crate::proxy::{Call, Executioner, Fate, Proxy};
 use fivespot_fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Creating, Draining, Idle};
@@ -34,7 +34,9 @@ async fn who_is_asked_to_end_says_his_acks_and_leaves_the_drain_to_the_next() {
         shard.instruct(&node, &[&node], 600);
     }
     // What it has read it carries out.
+    let began = Instant::now();
     while operator.log().matches("the shard wants Nodes back").count() < 10 {
+        assert!(began.elapsed() < PATIENCE, "it has not heard them:\n{}", operator.log());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     operator.signal("-TERM");
@@ -245,7 +247,7 @@ async fn the_second_operator_waits_and_goes_on_when_the_first_ends() {
     assert_eq!(shard.sessions(), 1, "{}", second.log());
     let (status, why) = second.http("/ready");
     // Otherwise a Deployment would wait for it before it ends the one that has the lease.
-    assert_eq!((status, why.trim()), (200, "ready: stands by, another operator speaks for the cluster"));
+    assert_eq!((status, why.trim()), (200, "ready: stands by, another operator has the lease"));
     let began = Instant::now();
     first.signal("-TERM");
     shard.until("the second", |shard| shard.sessions() == 2).await;
