@@ -102,7 +102,7 @@ async fn a_thousand_machines_are_told_at_once_and_written_down_a_few_at_a_time()
     let (plane, _turn) = plane().await;
     let yard = Yard::new(plane, "crowd").await;
     let shard = PlayedShard::start().await;
-    let count = if is_proof() { 5000 } else { 500 };
+    let count = if is_proof() { 2000 } else { 500 };
     let names: Vec<String> = (0..count).map(|number| format!("crowd-{number}")).collect();
     let last = names.last().unwrap().as_str();
     yard.node(last, |_| {}).await;
