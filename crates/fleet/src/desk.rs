@@ -5,6 +5,7 @@
 
 use crate::drains::{Drains, Ended};
 use crate::heard::{Heard, Meaning, Moment};
+use crate::instructions::{Instructions, Known};
 use crate::metrics::{Metrics, count};
 use crate::outbox::Outbox;
 use crate::plan::Policy;
@@ -26,9 +27,6 @@ use tokio::time::Instant;
 
 /// Nodes of one instruction; a shard that names more has lost its mind, and only the first are given back.
 const ENTRIES: usize = 1000;
-
-/// Instructions that are remembered with their count.
-const REMEMBERED: usize = 1024;
 
 /// How long an ack waits for the last of its Nodes, if the others are cordoned: pods must not be evicted before the ack,
 /// and must not lose their time because one Node cannot be reached.
@@ -140,13 +138,6 @@ struct Progress {
 
 /// A letter, and how often it could not be dealt with.
 type Mail = (Letter, u32);
-
-/// Instructions by id: the count of those that were acked.
-#[derive(Default)]
-struct Instructions {
-    counts: HashMap<String, Option<i32>>,
-    order: VecDeque<String>,
-}
 
 impl Letter {
     /// Whether an ack or pods wait for it, and not only people who look.
@@ -496,7 +487,7 @@ impl Desk {
 
     /// Whether nobody works on an instruction that is not acked yet.
     pub fn is_settled(&self) -> bool {
-        !lock(&self.instructions).counts.values().any(Option::is_none)
+        lock(&self.instructions).are_acked()
     }
 
     /// The Node that an entry or a machine means.
@@ -526,42 +517,6 @@ impl Desk {
     }
 }
 
-/// What is known of an instruction that comes.
-#[derive(Debug, PartialEq, Eq)]
-enum Known {
-    /// Nothing.
-    New,
-    /// It came before, and is not acked yet.
-    AtWork,
-    /// It came before, and was acked with this count.
-    Acked(i32),
-}
-
-impl Instructions {
-    /// Writes an instruction down, if it is new.
-    fn begin(&mut self, id: &str) -> Known {
-        match self.counts.get(id) {
-            Some(Some(count)) => return Known::Acked(*count),
-            Some(None) => return Known::AtWork,
-            None => {}
-        }
-        self.counts.insert(id.to_owned(), None);
-        self.order.push_back(id.to_owned());
-        if self.order.len() > REMEMBERED
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.counts.remove(&oldest);
-        }
-        Known::New
-    }
-
-    fn end(&mut self, id: &str, nodes_started: i32) {
-        if let Some(count) = self.counts.get_mut(id) {
-            *count = Some(nodes_started);
-        }
-    }
-}
-
 /// Whether a text can be part of the name of an object, and so of a path.
 pub(crate) fn is_name(text: &str) -> bool {
     let is_edge = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -588,17 +543,5 @@ mod tests {
         for name in ["", "A", "a/b", "../x", "-a", "a-", "a b", "ä", &"a".repeat(300)] {
             assert!(!is_name(name), "{name}");
         }
-    }
-
-    #[test]
-    fn the_oldest_instruction_is_forgotten_first() {
-        let mut instructions = Instructions::default();
-        for id in 0..=REMEMBERED {
-            assert_eq!(instructions.begin(&id.to_string()), Known::New);
-        }
-        instructions.end("1", 7);
-        assert_eq!(instructions.begin("1"), Known::Acked(7));
-        assert_eq!(instructions.begin("2"), Known::AtWork);
-        assert_eq!(instructions.begin("0"), Known::New, "it was forgotten");
     }
 }

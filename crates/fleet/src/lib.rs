@@ -4,8 +4,8 @@
 //!   it, and `acks` what it has heard of;
 //! - [`demand`] tells what the cluster wants ([`rollup`], [`quantity`]), [`template`] what makes a machine join,
 //!   [`available`] writes down what could be had;
-//! - [`desk`] sorts what the shard says by machine; `machine` does it, one thing after the other, and `drains` empties
-//!   Nodes;
+//! - [`desk`] sorts what the shard says by machine (`instructions` knows what came before); `machine` does it, one thing
+//!   after the other, and `drains` empties Nodes;
 //! - what is decided is decided by [`resolve`] (which Node), `heard` (whether it is still meant), [`record`] (what stands on
 //!   it), [`phase`] (what a state means), [`plan`] (which pods go next) and [`backoff`], without clock and network;
 //! - [`options`], [`metrics`], [`seen`], `alone` and [`run`] make a process of it, one that speaks for the cluster alone.
@@ -20,6 +20,7 @@ pub mod demand;
 pub mod desk;
 mod drains;
 mod heard;
+mod instructions;
 mod machine;
 pub mod metrics;
 pub mod options;
