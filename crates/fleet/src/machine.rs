@@ -216,7 +216,9 @@ impl Desk {
     }
 
     async fn write_failure(&self, machine: &str, text: &str, instruction: &Instruction) -> Result<(), Error> {
-        if !is_name(machine) || self.meaning(machine, instruction) != Meaning::Holds {
+        // It may be tried again after a newer instruction has done what this one could not.
+        let is_given_up = lock(&self.given_up).contains(machine);
+        if !is_name(machine) || !is_given_up || self.meaning(machine, instruction) != Meaning::Holds {
             return Ok(());
         }
         let status = json!({"phase": Phase::Failed.word(), "lastError": text});

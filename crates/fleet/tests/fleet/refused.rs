@@ -79,6 +79,35 @@ async fn an_instruction_of_the_session_before_holds_for_a_machine_that_still_dra
     assert_eq!(yard.on("before-1").await, ["before-1-web"]);
 }
 
+/// What could not be written is tried again, and must not come after what a newer instruction came to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_older_instruction_came_to_is_not_written_over_a_newer_one() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "older").await;
+    let shard = PlayedShard::start().await;
+    yard.node("older-0", |_| {}).await;
+    yard.pod("older-0", "web", |_| {}).await;
+    shard.bind(&[("older-0", Configured)]);
+    let _operator = Operator::start(plane, "older", &shard.address, &[]);
+    yard.until_phase("older-0", "Ready").await;
+    let mute = Forbidden::take(plane, "upcomingnodes/status").await;
+    let forbidden = Forbidden::take(plane, "nodes").await;
+    shard.instruct("older", &["older-0"], 2);
+    assert_eq!(shard.acked("older").await.1, 0);
+    drop(forbidden);
+    eventually("there is a newer one", async || {
+        shard.instruct("newer", &["older-0"], 60);
+        yard.record("older-0").await.is_some()
+    })
+    .await;
+    yard.until_empty("older-0").await;
+    drop(mute);
+    yard.until_phase("older-0", "Drained").await;
+    // Longer than the next try takes to come.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert_eq!(yard.phase("older-0").await.unwrap().0, "Drained");
+}
+
 /// Ten seconds do not become ten minutes because they were not enough to cordon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_could_not_be_cordoned_in_its_time_has_failed_and_is_not_given_more() {
