@@ -7,7 +7,9 @@ mod eject;
 use crate::root;
 use anyhow::{Context, Result, bail};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{Behaviour, Cluster, ControlPlane, Core, Hosts, build_programs, create_cluster};
+use fivespot_testenv::{
+    Behaviour, Cluster, ControlPlane, Core, Hosts, SSH_KEY, build_programs, create_cluster, create_ssh_key,
+};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
@@ -96,6 +98,7 @@ pub(crate) async fn show(plane: &ControlPlane) -> Result<()> {
     let management = plane.management().client().await?;
     let workload = plane.workload().client().await?;
     create_cluster(plane, NAMESPACE, CLUSTER).await?;
+    create_ssh_key(plane, NAMESPACE).await?;
     let hosts = Hosts::start(plane, NAMESPACE, Core::Real, Behaviour::default()).await?;
     put_up_pod(plane).await?;
     let machines: Api<ScheduledMachine> = Api::namespaced(management.clone(), NAMESPACE);
@@ -189,7 +192,12 @@ fn scheduled_machine(window: &Window) -> Value {
             "infrastructureSpec": {
                 "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
                 "kind": "RemoteMachine",
-                "spec": {"address": "192.0.2.17", "user": "k0s", "useSudo": true},
+                "spec": {
+                    "address": "192.0.2.17",
+                    "user": "k0s",
+                    "useSudo": true,
+                    "sshKeyRef": {"name": SSH_KEY},
+                },
             },
         },
     })

@@ -11,7 +11,7 @@ mod wire;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use fivespot_testenv::Servers;
+use fivespot_testenv::{Error, RealNode, Servers};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Build etcd and the Kubernetes servers, once for this machine
+    /// Build etcd, the Kubernetes servers and the parts of a real node, once for this machine
     ControlPlane,
     /// Run a real Kubernetes control plane in the foreground, until Ctrl-C
     Cluster(cluster::Args),
@@ -53,8 +53,14 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<()> {
     match task {
         Task::ControlPlane => {
-            let servers = Servers::find_or_build(&mut progress::Terminal::default())?;
+            let mut progress = progress::Terminal::default();
+            let servers = Servers::find_or_build(&mut progress)?;
             println!("the control plane is in {}", servers.folder().display());
+            match RealNode::build(&mut progress) {
+                // Its tests are skipped, and say so.
+                Err(error @ Error::NodeUnavailable { .. }) => println!("{error}"),
+                outcome => outcome?,
+            }
             Ok(())
         }
         Task::Cluster(args) => cluster::run(&args, cluster::Load::Nothing),

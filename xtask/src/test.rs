@@ -13,18 +13,20 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Programs that need the machine for themselves, and why.
-const ALONE: [(&str, &str); 4] = [
+const ALONE: [(&str, &str); 5] = [
     ("kernel", "silences the kernel's events for all processes"),
     ("load", "measures the API server"),
+    ("node", "runs a kubelet with containers, and measures how fast they end"),
     ("instances", "measures how long machines have no owner, with hundreds of them"),
     ("life", "drives sixty machines at the same time, each with a minute for every step"),
 ];
 
 /// Those of the others that take longest. They begin first, so that none is left over at the end.
-const LONG: [&str; 7] = [
+const LONG: [&str; 8] = [
     "fleet/session",
     "controller/alone",
     "fleet/fleet",
+    "testenv/provider",
     "testenv/capi",
     "controller/life_v1beta1",
     "controller/clusters",

@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -122,7 +123,8 @@ impl Detector {
     ) -> Result<Self, StartError> {
         let system = |error: rustix::io::Errno| StartError::Thread(error.into());
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system)?;
-        let shared = Arc::new(Shared { wish: Mutex::default(), turned: Mutex::new(Instant::now()), bell });
+        let (turned, has_stepped_down) = (Mutex::new(Instant::now()), AtomicBool::new(false));
+        let shared = Arc::new(Shared { wish: Mutex::default(), turned, has_stepped_down, bell });
         let (tried, outcome) = mpsc::channel();
         let work = {
             let shared = Arc::clone(&shared);
@@ -172,6 +174,12 @@ impl Detector {
     pub fn stuck_for(&self) -> Duration {
         self.shared.turned.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
+
+    /// Whether it polls although events were allowed: programs that live shorter than a poll are missed. Polling that was
+    /// asked for is no step down.
+    pub fn has_stepped_down(&self) -> bool {
+        self.shared.has_stepped_down.load(Ordering::Relaxed)
+    }
 }
 
 impl Drop for Detector {
@@ -198,6 +206,7 @@ fn scan(fs: &ProcFs, patterns: &Patterns) -> Option<Arc<str>> {
 struct Shared {
     wish: Mutex<Wish>,
     turned: Mutex<Instant>,
+    has_stepped_down: AtomicBool,
     bell: OwnedFd,
 }
 
@@ -425,6 +434,8 @@ impl Work {
     }
 
     fn use_source(&mut self, source: Box<dyn Source>) {
+        let has_stepped_down = self.settings.choice == Choice::Auto && source.kind() == Kind::Poll;
+        self.shared.has_stepped_down.store(has_stepped_down, Ordering::Relaxed);
         self.metrics.uses(Some(source.kind()));
         self.source = Some(source);
     }
@@ -432,6 +443,7 @@ impl Work {
     /// Looks for nothing, and lets the kernel know.
     fn rest(&mut self) {
         (self.orders, self.source) = (None, None);
+        self.shared.has_stepped_down.store(false, Ordering::Relaxed);
         self.metrics.uses(None);
     }
 

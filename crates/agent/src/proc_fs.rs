@@ -4,7 +4,7 @@
 //! bytes, and what is looked for may stand in the last of them.
 
 use crate::source::{Fate, Name};
-use fivespot_core::process::View;
+use fivespot_core::process::{ProcFile, View};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Dir, Mode, OFlags};
 use rustix::io::Errno;
@@ -161,6 +161,16 @@ impl View for Process<'_> {
         self.part(1, "cgroup")?;
         Some(&self.text)
     }
+
+    fn file_of(&mut self, pid: u32, file: ProcFile) -> Option<&[u8]> {
+        let name = match file {
+            ProcFile::Stat => "stat",
+            ProcFile::Status => "status",
+            ProcFile::Groups => "cgroup",
+        };
+        self.part(pid, name)?;
+        Some(&self.text)
+    }
 }
 
 fn number(text: &[u8]) -> Option<u32> {
@@ -177,6 +187,7 @@ mod tests {
         let long = "x".repeat(120_000);
         std::fs::create_dir(root.path().join("7")).unwrap();
         std::fs::write(root.path().join("7/cmdline"), &long).unwrap();
+        std::fs::write(root.path().join("7/stat"), "7 (java) S 3").unwrap();
         std::fs::write(root.path().join("loadavg"), "0.00 0.01 0.05 1/234 4711\n").unwrap();
         let fs = ProcFs::open(root.path()).unwrap();
         assert_eq!(fs.last_pid(), Ok(4711));
@@ -185,6 +196,9 @@ mod tests {
         let mut process = fs.process(7, Some(Name::new(b"java")));
         assert_eq!(process.name(), Some(&b"java"[..]));
         assert_eq!(process.command_line(), Some(long.as_bytes()));
+        assert_eq!(process.file_of(7, ProcFile::Stat), Some(&b"7 (java) S 3"[..]));
+        // A parent that is gone says nothing about the process.
+        assert_eq!(process.file_of(3, ProcFile::Stat), None);
         assert_eq!(process.fate(), Fate::Alive);
         assert_eq!(process.groups(), None);
         assert_eq!(process.fate(), Fate::Absent);

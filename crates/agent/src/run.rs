@@ -53,8 +53,10 @@ async fn try_out(options: &Options, file: &Path) -> anyhow::Result<Ending> {
     let (agent, failures) = Agent::start(options, &mut registry)?;
     agent.arm(Some(&config));
     let detector = Arc::clone(&agent.detector);
-    let alive = Arc::new(move || detector_health(&detector));
-    listen(options, Checks { alive: alive.clone(), ready: alive }, registry).await?;
+    let of_ready = Arc::clone(&detector);
+    let alive: Check = Arc::new(move || detector_health(&detector));
+    let ready: Check = Arc::new(move || detector_readiness(&of_ready));
+    listen(options, Checks { alive, ready }, registry).await?;
     let mut sightings = agent.sightings.clone();
     let tell = async {
         while sightings.changed().await.is_ok() {
@@ -198,20 +200,13 @@ impl Watches {
 
     async fn follow(&self, agent: &Agent) {
         let (node, config) = (&self.place.node, agent_config_map(&self.place.node));
-        let by_name = |name: &str| Some(format!("metadata.name={name}"));
         let client = &self.place.client;
-        let node_source = Source {
-            client: client.clone(),
-            path: "/api/v1/nodes".to_owned(),
-            fields: by_name(node),
-            metadata_only: false,
+        let source = |path: &str, name: &str| Source {
+            fields: Some(format!("metadata.name={name}")),
+            ..Source::of(client.clone(), path)
         };
-        let config_source = Source {
-            client: client.clone(),
-            path: format!("/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"),
-            fields: by_name(&config),
-            metadata_only: false,
-        };
+        let node_source = source("/api/v1/nodes", node);
+        let config_source = source(&format!("/api/v1/namespaces/{SYSTEM_NAMESPACE}/configmaps"), &config);
         let detector = Arc::downgrade(&agent.detector);
         let signaller = Signaller {
             place: self.place.clone(),
@@ -292,6 +287,7 @@ impl Watches {
         let (nodes, configs) = (self.nodes.clone(), self.configs.clone());
         let (standing, identity, node) =
             (Arc::clone(&self.standing), self.identity.clone(), self.place.node.clone());
+        let detector = Arc::downgrade(&agent.detector);
         let ready: Check = Arc::new(move || {
             for (what, health) in [(nodes.what(), nodes.health()), (configs.what(), configs.health())] {
                 if !health.synced {
@@ -307,10 +303,21 @@ impl Watches {
                 return Err(format!("there is no Node {node}"));
             };
             identity.check(&node).map_err(|why| why.to_string())?;
-            Ok("ready".to_owned())
+            detector.upgrade().map_or(Ok("ending".to_owned()), |it| detector_readiness(&it))
         });
         Checks { alive, ready }
     }
+}
+
+/// An agent that polls where events were expected looks all the same; that it is not ready is how the controller, which
+/// sees its pod and nothing else, learns of it.
+fn detector_readiness(detector: &Detector) -> Result<String, String> {
+    if detector.has_stepped_down() {
+        let why = "it polls for processes, since the kernel's events cannot be used (the log says why); if polling is \
+                   enough, set --detector=poll";
+        return Err(why.to_owned());
+    }
+    Ok("ready".to_owned())
 }
 
 fn detector_health(detector: &Detector) -> Result<String, String> {

@@ -8,6 +8,7 @@
 //!   refuses what is malformed.
 //!
 //! - [`read_manifest`]: a file, read as strictly as the server reads it.
+//! - [`lint_provider_specs`]: what k0smotron could not use in the embedded specs of such a file.
 //! - [`AgentConfig`]: what the reclaim agent of a Node looks for.
 //! - [`fleet`]: the objects that a cluster and its fleet speak through.
 //! - [`Lease`]: through which an instance of the controller holds a share of the machines.
@@ -21,6 +22,7 @@ pub mod fleet;
 mod lease;
 mod manifest;
 pub mod names;
+mod provider_lint;
 mod read;
 mod rules;
 mod scheduled_machine;
@@ -30,6 +32,7 @@ mod status;
 pub use agent_config::{AgentConfig, ConfigError, DEFAULT_POLL_INTERVAL_MS, POLL_INTERVAL_MS};
 pub use lease::{Lease, lease_change, lease_name, leases_path};
 pub use manifest::read_manifest;
+pub use provider_lint::{ProviderFinding, ProviderProblem, lint_provider_specs};
 pub use rules::scheduled_machine_crd;
 pub use scheduled_machine::*;
 pub use status::Writing;

@@ -5,6 +5,10 @@ use crate::ScheduledMachine;
 /// Finalizer of a ScheduledMachine whose objects exist.
 pub const FINALIZER: &str = "5spot.finos.org/scheduledmachine";
 
+/// Annotation of the provider objects that the controller makes; its value is [`CONTROLLER`]. k0smotron fails on a
+/// RemoteMachine that has no annotation at all.
+pub const CREATED_BY: &str = "5spot.finos.org/created-by";
+
 /// Label of everything that is made for a ScheduledMachine; its value is the name of that.
 pub const MACHINE_LABEL: &str = "5spot.finos.org/scheduled-machine";
 
@@ -80,6 +84,20 @@ pub const RESUME: &str = "5spot.finos.org/resume";
 /// value. It is written in the same request, so that this is done once for each reclaim, whoever dies when.
 pub const DISABLED_FOR: &str = "5spot.finos.org/disabled-for-reclaim";
 
+/// Annotation of a ScheduledMachine: the host that was lent last, as JSON of nodeName, machineID and systemUUID. Status
+/// has the same; this survives a move of the object and a restore without status.
+pub const LENT_HOST: &str = "5spot.finos.org/lent-host";
+
+/// Labels of a Node that runs a control plane.
+pub const CONTROL_PLANE_LABELS: [&str; 2] =
+    ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
+/// Cluster API's annotations of a Node: the Machine that it belongs to, and the namespace of that.
+pub const NODE_MACHINE: &str = "cluster.x-k8s.io/machine";
+
+/// See [`NODE_MACHINE`].
+pub const NODE_MACHINE_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
+
 /// Annotation of a Node: identity of the Machine for which the reclaim agent is armed. A Node that comes back bears what
 /// it bore, so a request counts only while this is the Machine of today.
 pub const ARMED_FOR: &str = "5spot.finos.org/reclaim-armed-for";
@@ -110,6 +128,9 @@ pub const CLI: &str = "5spot-cli";
 
 /// Field manager of the reclaim agent.
 pub const AGENT: &str = "5spot-reclaim-agent";
+
+/// Label of every pod of the reclaim agent; its value is [`AGENT`].
+pub const APP_NAME_LABEL: &str = "app.kubernetes.io/name";
 
 /// Beginning of the name of a ConfigMap that tells the reclaim agent of a Node what to look for.
 pub const AGENT_CONFIG_PREFIX: &str = "reclaim-agent-";

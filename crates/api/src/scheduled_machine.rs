@@ -200,7 +200,8 @@ pub struct ScheduledMachineStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_schedule: Option<bool>,
 
-    /// Ready, Reconciling, Stalled, Scheduled, MachineReady, NodeTainted and WorkloadReachable.
+    /// Ready, Reconciling, Stalled, Scheduled, MachineReady, NodeTainted, WorkloadReachable,
+    /// Prepared, ReclaimAgent and HostNotCleaned.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 
@@ -259,6 +260,43 @@ pub struct ScheduledMachineStatus {
     /// The last time the machine was taken back by its owner, and the hold that may follow it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reclaim: Option<ReclaimStatus>,
+
+    /// The host that is lent, or was lent last: a Node of it that comes back without a Machine is known by this. The
+    /// annotation 5spot.finos.org/lent-host has the same, for when status is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostStatus>,
+
+    /// What the API server said when it was asked whether it would create the embedded objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checked: Option<CheckedStatus>,
+}
+
+/// The outcome of a dry run of the embedded objects.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CheckedStatus {
+    /// Identity of the embedded specs that were tried.
+    pub spec: String,
+    /// When.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<Time>,
+    /// Why the server would not create them, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// A physical host, as its kubelet reports it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HostStatus {
+    /// Name of its Node.
+    pub node_name: String,
+    /// `status.nodeInfo.machineID` of the Node.
+    #[serde(rename = "machineID")]
+    pub machine_id: String,
+    /// `status.nodeInfo.systemUUID` of the Node.
+    #[serde(rename = "systemUUID")]
+    pub system_uuid: String,
 }
 
 /// An object in this namespace.

@@ -1,11 +1,12 @@
 //! Status: read as the memory of the last pass, written as the report of this one.
 
 use crate::{
-    DEFAULT_TIMEOUT, EmbeddedObject, NodeRef, NodeTaint, ObjectRef, ReclaimStatus, ScheduledMachine,
-    ScheduledMachineStatus, ShutdownStatus, names,
+    CheckedStatus, DEFAULT_TIMEOUT, EmbeddedObject, HostStatus, NodeRef, NodeTaint, ObjectRef, ReclaimStatus,
+    ScheduledMachine, ScheduledMachineStatus, ShutdownStatus, names,
 };
 use fivespot_core::duration;
-use fivespot_core::lifecycle::{Budget, Deletion, NodeId, Orders, Part, Patience, Phase};
+use fivespot_core::host::{HostId, LentHost};
+use fivespot_core::lifecycle::{Budget, Checked, Deletion, NodeId, Orders, Part, Patience, Phase};
 use fivespot_core::observed::{Cause, Memory, Shutdown};
 use fivespot_core::reclaim::{Calls, Reclaim, Request};
 use fivespot_core::status::{self, ConditionKind, Report};
@@ -78,10 +79,15 @@ impl ScheduledMachine {
 
     /// What the last pass left behind.
     pub fn memory(&self) -> Memory {
-        let Some(status) = &self.status else { return Memory::default() };
-        let reason = |kind: ConditionKind| {
-            let condition = status.conditions.iter().find(|condition| condition.type_ == kind.word());
-            condition.map(|condition| condition.reason.clone())
+        let noted_host = self.noted_host();
+        let Some(status) = &self.status else {
+            return Memory { host: noted_host.clone(), noted_host, ..Memory::default() };
+        };
+        let find = |kind: ConditionKind| status.conditions.iter().find(|it| it.type_ == kind.word());
+        let reason = |kind: ConditionKind| find(kind).map(|condition| condition.reason.clone());
+        let false_since = |kind: ConditionKind| {
+            let condition = find(kind).filter(|condition| condition.status == "False");
+            condition.map(|condition| condition.last_transition_time.0)
         };
         let shutdown = status.shutdown.as_ref().and_then(|shutdown| {
             Some(Shutdown {
@@ -97,13 +103,53 @@ impl ScheduledMachine {
             tainted: reason(ConditionKind::NodeTainted),
             last_scheduled: status.last_scheduled_time.as_ref().map(|time| time.0),
             reclaim: status.reclaim.as_ref().map(Reclaim::from),
+            host: status.host.as_ref().map(LentHost::from).or_else(|| noted_host.clone()),
+            noted_host,
+            checked: status.checked.as_ref().and_then(|checked| {
+                let CheckedStatus { spec, at, problem } = checked.clone();
+                Some(Checked { spec, at: at?.0, problem })
+            }),
+            prepared: reason(ConditionKind::Prepared),
+            ready: find(ConditionKind::Ready).map(|it| (it.reason.clone(), it.message.clone())),
+            was_unreachable: self.is_workload_unreachable(),
+            agent: reason(ConditionKind::ReclaimAgent),
+            without_agent_since: false_since(ConditionKind::ReclaimAgent),
+            told_of_return: self.returned_node().is_some(),
         }
+    }
+
+    /// The host that the annotation names. One that cannot be read is written anew when the machine is lent again.
+    fn noted_host(&self) -> Option<LentHost> {
+        let text = self.metadata.annotations.as_ref()?.get(names::LENT_HOST)?;
+        serde_json::from_str::<HostStatus>(text).ok().as_ref().map(LentHost::from)
     }
 
     /// Whether our finalizer stands on it.
     pub fn has_finalizer(&self) -> bool {
         let finalizers = self.metadata.finalizers.as_deref().unwrap_or_default();
         finalizers.iter().any(|finalizer| finalizer == names::FINALIZER)
+    }
+
+    fn has_condition(&self, kind: ConditionKind, status: &str) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        conditions.iter().any(|it| it.type_ == kind.word() && it.status == status)
+    }
+
+    /// Whether nothing goes on unless a person does something.
+    pub fn needs_a_person(&self) -> bool {
+        let phase = self.status.as_ref().and_then(|status| status.phase.as_deref());
+        phase == Some(Phase::Error.word()) || self.has_condition(ConditionKind::Stalled, "True")
+    }
+
+    /// Whether its workload cluster cannot be reached.
+    pub fn is_workload_unreachable(&self) -> bool {
+        self.has_condition(ConditionKind::WorkloadReachable, "False")
+    }
+
+    /// The Node of its host, if that is in the cluster although the host was handed back.
+    pub fn returned_node(&self) -> Option<&str> {
+        let host = self.status.as_ref()?.host.as_ref()?;
+        self.has_condition(ConditionKind::HostNotCleaned, "True").then_some(host.node_name.as_str())
     }
 
     /// Whether the kubeconfig Secret of its workload cluster was ever seen.
@@ -187,6 +233,12 @@ impl ScheduledMachine {
                 cause: Some(shutdown.cause.word().to_owned()),
             }),
             reclaim: report.reclaim.as_ref().map(ReclaimStatus::from),
+            host: report.host.as_ref().map(HostStatus::from),
+            checked: report.checked.as_ref().map(|checked| CheckedStatus {
+                spec: checked.spec.clone(),
+                at: Some(Time(checked.at)),
+                problem: checked.problem.clone(),
+            }),
         }
     }
 
@@ -260,6 +312,20 @@ impl ScheduledMachine {
             observed_generation: self.metadata.generation,
             ..before
         }
+    }
+}
+
+impl From<&HostStatus> for LentHost {
+    fn from(status: &HostStatus) -> Self {
+        let HostStatus { node_name, machine_id, system_uuid } = status.clone();
+        Self { node: node_name, id: HostId { machine_id, system_uuid } }
+    }
+}
+
+impl From<&LentHost> for HostStatus {
+    fn from(host: &LentHost) -> Self {
+        let LentHost { node, id: HostId { machine_id, system_uuid } } = host.clone();
+        Self { node_name: node, machine_id, system_uuid }
     }
 }
 

@@ -136,7 +136,7 @@ pub(crate) fn resume(args: &ResumeArgs) -> Result<ExitCode> {
 
 /// A ScheduledMachine that must be there.
 async fn find(shell: &Shell, namespace: &str, name: &str) -> Result<Watched> {
-    match shell.read(Some(namespace), Some(name)).await?.pop() {
+    match shell.read_machine(namespace, name).await? {
         Some(watched) => Ok(watched),
         None => bail!("there is no ScheduledMachine {name} in namespace {namespace}"),
     }

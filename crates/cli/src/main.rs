@@ -25,8 +25,12 @@ struct Args {
 enum Command {
     Crd(crd::Args),
     /// List machines: phase, window, next change, Node, reason
+    ///
+    /// Exit codes: 0 none of them needs a person, 1 one does (phase Error, or condition Stalled), 2 an error.
     Get(live::GetArgs),
     /// Say what the controller would do about a machine now, why, and what it waits for
+    ///
+    /// Exit codes: 0 it needs no person, 1 it does (phase Error, or an exit that hangs), 2 an error.
     Explain(live::ExplainArgs),
     /// Take a machine back for its owner, at once and by hand
     ///

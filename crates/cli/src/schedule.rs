@@ -27,7 +27,7 @@ pub(crate) enum Command {
     Preview(PreviewArgs),
     /// Say whether a machine is lent at an instant, and why
     Explain(ExplainArgs),
-    /// Find schedules that are valid but probably not meant
+    /// Find schedules that are valid but probably not meant, and embedded specs that k0smotron could not use
     ///
     /// Exit codes: 0 nothing found, 1 something to look at, 2 a file that cannot be read or would be refused.
     Lint(LintArgs),

@@ -356,7 +356,12 @@ fn lint_reads_folders_and_many_documents() {
             crates/cli/tests/bad/odd.yaml: document 3, friday-night: warning: the night after fri ends at midnight: sat 00:00 to 06:59 is outside, so at sat 02:00 the machine is not lent; with sat added it is, and so is the evening of sat
             crates/cli/tests/bad/odd.yaml: document 4, said-twice: warning: daysOfWeek[1] adds nothing to the other items: remove it
             crates/cli/tests/bad/odd.yaml: document 4, said-twice: warning: hoursOfDay[1] adds nothing to the other items: remove it
-            6 machines, 10 errors, 5 warnings
+            crates/cli/tests/bad/provider.yaml: document 1, no-key: warning: spec.bootstrapSpec.spec.version: k0smotron refuses "v1.34.1-k0s.0", which is not a version of k0s: write one such as v1.34.1+k0s.0
+            crates/cli/tests/bad/provider.yaml: document 1, no-key: warning: spec.infrastructureSpec.spec.sshKeyRef: a RemoteMachine with neither sshKeyRef nor pool nor provisionJob never joins, and its deletion hangs: write sshKeyRef: {name: SECRET}, SECRET being a Secret whose key "value" holds the private SSH key
+            crates/cli/tests/bad/provider.yaml: document 1, no-key: warning: spec.infrastructureSpec.spec.customCleanUpCommands: v1beta2 has no such field, so the API server would drop it: write cleanUpCommands, or use v1beta1
+            crates/cli/tests/bad/provider.yaml: document 2, newer-field: warning: spec.bootstrapSpec.spec.provisioner: v1beta1 has no such field, so the API server would drop it: use v1beta2
+            crates/cli/tests/bad/provider.yaml: document 2, newer-field: warning: spec.infrastructureSpec.spec.address: a RemoteMachine with neither address nor pool never joins: write the address of the host
+            8 machines, 10 errors, 10 warnings
             exit 2
         "#]],
     );

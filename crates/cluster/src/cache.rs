@@ -3,7 +3,7 @@
 //! Lists and events are read object by object. One object that cannot be read costs that object and nothing else;
 //! read as a whole, it would blind the watch for all others (ADR 2).
 
-use crate::error::{CALL, Error, call, code, describe};
+use crate::error::{CALL, Error, call, code, describe, is_server_error};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
@@ -72,12 +72,26 @@ pub trait Item: PartialEq + Sized + Send + Sync + 'static {
 pub struct Source {
     /// Of this server.
     pub client: Client,
-    /// Path of the collection, such as `/api/v1/nodes`.
-    pub path: String,
+    /// Path of the collection, such as `/api/v1/nodes`; one for each version in which it is served. The next is tried
+    /// when the server fails on one: a conversion webhook that is down breaks all versions but the stored one.
+    pub paths: Vec<String>,
     /// Only with these fields.
     pub fields: Option<String>,
+    /// Only with these labels.
+    pub labels: Option<String>,
     /// Whether metadata is enough.
     pub metadata_only: bool,
+}
+
+impl Source {
+    /// All objects of a collection, whole.
+    pub fn of(client: Client, path: impl Into<String>) -> Self {
+        Self { client, paths: vec![path.into()], fields: None, labels: None, metadata_only: false }
+    }
+
+    fn path(&self) -> &str {
+        self.paths.first().map_or("", String::as_str)
+    }
 }
 
 /// How a watch is doing.
@@ -199,7 +213,7 @@ impl<T: Item> Cache<T> {
 
     /// Keeps the copy until the server does not know the kind any more. `changed` hears of every object that is not
     /// what it was.
-    pub async fn follow(&self, source: Source, changed: impl Fn(&Key) + Send + Sync) {
+    pub async fn follow(&self, mut source: Source, changed: impl Fn(&Key) + Send + Sync) {
         let mut backoff = BACKOFF.0;
         let mut version = None;
         loop {
@@ -220,6 +234,10 @@ impl<T: Item> Cache<T> {
                     }
                     if code(&error) == Some(404) {
                         return;
+                    }
+                    // Versions of objects are the same in every version of their kind.
+                    if !source.paths.is_empty() && (is_server_error(&error) || is_timeout(&error)) {
+                        source.paths.rotate_left(1);
                     }
                 }
             }
@@ -257,11 +275,12 @@ impl<T: Item> Cache<T> {
         *version = Some(from.clone());
         let params = WatchParams {
             field_selector: source.fields.clone(),
+            label_selector: source.labels.clone(),
             timeout: Some(WATCH_SECONDS),
             bookmarks: true,
             ..WatchParams::default()
         };
-        let request = Request::new(&source.path);
+        let request = Request::new(source.path());
         let request = if source.metadata_only {
             request.watch_metadata(&params, &from)
         } else {
@@ -325,6 +344,7 @@ impl<T: Item> Cache<T> {
         let (mut items, mut unread) = (HashMap::new(), HashSet::new());
         let mut params = ListParams::default().limit(PAGE);
         params.field_selector.clone_from(&source.fields);
+        params.label_selector.clone_from(&source.labels);
         let version = loop {
             let page = list_page(source, &params).await?;
             for raw in page.items.unwrap_or_default() {
@@ -366,7 +386,7 @@ impl<T: Item> Cache<T> {
     }
 
     /// Puts an object in; whether it is not what it was.
-    fn put(&self, key: Key, item: T) -> bool {
+    pub(crate) fn put(&self, key: Key, item: T) -> bool {
         let mut items = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
         let is_news = items.get(&key).is_none_or(|old| **old != item);
         items.insert(key, Arc::new(item));
@@ -407,7 +427,7 @@ pub(crate) struct RawList {
 }
 
 async fn list_page(source: &Source, params: &ListParams) -> Result<RawList, kube::Error> {
-    let request = Request::new(&source.path);
+    let request = Request::new(source.path());
     let request = if source.metadata_only { request.list_metadata(params) } else { request.list(params) };
     let request = request.map_err(kube::Error::BuildRequest)?;
     match tokio::time::timeout(LIST, source.client.request::<RawList>(request)).await {
@@ -423,6 +443,7 @@ pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec
     let params = ListParams::default();
     let mut params = if source.fields.is_some() { params } else { params.limit(PAGE) };
     params.field_selector.clone_from(&source.fields);
+    params.label_selector.clone_from(&source.labels);
     let mut all = Vec::new();
     loop {
         let page = call(what, list_page(source, &params)).await?;
@@ -438,6 +459,10 @@ pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec
             None => return Ok(all),
         }
     }
+}
+
+fn is_timeout(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::ReadEvents(error) if error.kind() == std::io::ErrorKind::TimedOut)
 }
 
 /// The least that is read of any object.

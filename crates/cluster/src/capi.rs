@@ -92,6 +92,14 @@ struct RawBootstrap {
 struct RawMachineStatus {
     node_ref: Option<RawNodeRef>,
     conditions: Vec<RawCondition>,
+    /// Where the older version of a Machine has the conditions of the newer one.
+    v1beta2: RawConditions,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawConditions {
+    conditions: Vec<RawCondition>,
 }
 
 #[derive(Deserialize, Default)]
@@ -112,7 +120,11 @@ pub(crate) struct RawCondition {
 
 /// The Ready condition among others.
 pub(crate) fn ready(conditions: &[RawCondition]) -> Ready {
-    let Some(condition) = conditions.iter().find(|condition| condition.kind == "Ready") else {
+    find(conditions, "Ready")
+}
+
+fn find(conditions: &[RawCondition], kind: &str) -> Ready {
+    let Some(condition) = conditions.iter().find(|condition| condition.kind == kind) else {
         return Ready::default();
     };
     let status = match condition.status.as_str() {
@@ -130,18 +142,27 @@ impl Item for MachineItem {
         let owners = metadata.owner_references.clone().unwrap_or_default();
         let annotations = metadata.annotations.clone().unwrap_or_default();
         let is_hook = |key: &&String| names::HOOK_PREFIXES.iter().any(|prefix| key.starts_with(prefix));
+        let deleting = deleting(&status);
         let view = Machine {
             object: object_of(&metadata, &owners),
             provider_id: spec.provider_id.filter(|id| !id.is_empty()),
             node_name: status.node_ref.map(|node| node.name).filter(|name| !name.is_empty()),
             bootstrapped: spec.bootstrap.data_secret_name.is_some(),
             ready: ready(&status.conditions),
+            deleting,
             excludes_drain: annotations.contains_key(names::EXCLUDE_DRAIN),
             excludes_volumes: annotations.contains_key(names::EXCLUDE_VOLUMES),
             hooks: annotations.keys().filter(is_hook).cloned().collect(),
         };
         Ok((key_of(&metadata), Self { owners, view }))
     }
+}
+
+/// What the deletion waits for. While nothing is deleted the condition says just that.
+fn deleting(status: &RawMachineStatus) -> Ready {
+    let all = [&status.conditions, &status.v1beta2.conditions];
+    let found = all.map(|conditions| find(conditions, "Deleting"));
+    found.into_iter().find(|it| it.status == Some(true)).unwrap_or_default()
 }
 
 /// What is kept of a Cluster.

@@ -18,10 +18,9 @@ const AT_ONCE: usize = 16;
 /// The pods of a Node.
 pub(crate) async fn pods(reached: &Reached, node: &str) -> Result<Vec<Pod>, Error> {
     let source = Source {
-        client: reached.client.clone(),
-        path: "/api/v1/pods".to_owned(),
         fields: Some(format!("spec.nodeName={node}")),
         metadata_only: true,
+        ..Source::of(reached.client.clone(), "/api/v1/pods")
     };
     let pods = list_all::<PodItem>(&format!("list the pods of Node {node}"), &source).await?;
     Ok(pods.into_iter().map(|PodItem(pod)| pod).collect())

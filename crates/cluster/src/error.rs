@@ -112,7 +112,26 @@ pub(crate) fn code(error: &kube::Error) -> Option<u16> {
     }
 }
 
+/// Whether the server itself failed. It answers so for a webhook that is down.
+pub(crate) fn is_server_error(error: &kube::Error) -> bool {
+    code(error).is_some_and(|code| code >= 500)
+}
+
 impl Error {
+    /// Whether the server, or a webhook that it asks, could not do what it was asked to do.
+    pub(crate) fn is_breakdown(&self) -> bool {
+        match self {
+            Self::Timeout { .. } => true,
+            Self::Api { answer, .. } => is_server_error(answer),
+            Self::Changed { .. } | Self::Unreadable { .. } | Self::NotHolder { .. } => false,
+        }
+    }
+
+    /// Whether a webhook would have to be asked that takes no part in dry runs.
+    pub(crate) fn refuses_dry_runs(&self) -> bool {
+        self.code() == Some(400) && self.to_string().contains("does not support dry run")
+    }
+
     /// Whether the server said that there is no such object, and not that there is no such kind.
     pub(crate) fn is_absent(&self) -> bool {
         match self {
@@ -122,6 +141,11 @@ impl Error {
             },
             _ => false,
         }
+    }
+
+    /// Whether the server said that the caller has not the right to it.
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
     }
 
     /// Whether nobody answered.

@@ -203,7 +203,7 @@ impl Fleet {
 
     /// All objects of a path, to be watched.
     pub fn source(&self, path: &str) -> Source {
-        Source { client: self.client.clone(), path: path.to_owned(), fields: None, metadata_only: false }
+        Source::of(self.client.clone(), path)
     }
 
     /// All objects of a path, as the server has them now. One that cannot be read is an error.

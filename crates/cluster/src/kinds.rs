@@ -43,6 +43,11 @@ impl Place {
             None => format!("/apis/{group}/{version}/{plural}"),
         }
     }
+
+    /// Plural and group, as rights are spoken of: `machines.cluster.x-k8s.io`.
+    pub(crate) fn resource(&self) -> String {
+        format!("{}.{}", self.plural, self.group)
+    }
 }
 
 #[derive(Deserialize)]
@@ -70,7 +75,15 @@ struct ApiResource {
 impl Kinds {
     /// Where objects of a kind are had, in this version if it is served, else in the one the server prefers.
     pub(crate) async fn find(&self, client: &Client, kind: &ObjectType) -> Result<Option<Place>, Error> {
-        let is_exact = |group: &Group| group.find(kind).is_some_and(|place| place.version == kind.version);
+        let mut places = self.find_all(client, kind).await?;
+        let exact = places.iter().position(|place| place.version == kind.version).unwrap_or(0);
+        Ok((!places.is_empty()).then(|| places.swap_remove(exact)))
+    }
+
+    /// Every place where objects of a kind are had, the one that the server prefers first. All show the same objects;
+    /// one whose version is not the stored one answers only while the provider's conversion webhook does.
+    pub(crate) async fn find_all(&self, client: &Client, kind: &ObjectType) -> Result<Vec<Place>, Error> {
+        let is_exact = |group: &Group| group.find(kind).iter().any(|place| place.version == kind.version);
         // It may have been installed since it was asked for.
         let is_good = |(asked, group): &(Instant, Group)| is_exact(group) || asked.elapsed() <= DOUBT;
         if let Some((_, group)) = self.known(&kind.group).filter(is_good) {
@@ -80,7 +93,14 @@ impl Kinds {
         if let Some((_, group)) = self.known(&kind.group).filter(is_good) {
             return Ok(group.find(kind));
         }
-        Ok(self.ask(client, &kind.group).await?.find(kind))
+        match self.ask(client, &kind.group).await {
+            // What was served when it was last asked for is better than nothing: no exit waits for discovery.
+            Err(error) => match self.known(&kind.group) {
+                Some((_, group)) => Ok(group.find(kind)),
+                None => Err(error),
+            },
+            Ok(group) => Ok(group.find(kind)),
+        }
     }
 
     /// Something that was served is not any more: whoever asks next asks the server.
@@ -111,15 +131,15 @@ impl Kinds {
 }
 
 impl Group {
-    fn find(&self, kind: &ObjectType) -> Option<Place> {
-        let exact = self.versions.iter().filter(|(version, _)| *version == kind.version);
-        exact.chain(&self.versions).find_map(|(version, kinds)| {
+    fn find(&self, kind: &ObjectType) -> Vec<Place> {
+        let place = |(version, kinds): &(String, HashMap<String, String>)| {
             Some(Place {
                 group: kind.group.clone(),
                 version: version.clone(),
                 plural: kinds.get(&kind.kind)?.clone(),
             })
-        })
+        };
+        self.versions.iter().filter_map(place).collect()
     }
 }
 

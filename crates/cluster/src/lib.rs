@@ -2,6 +2,7 @@
 //!
 //! - [`Shell::observe`] turns what the watches hold, and where asked what the server itself answers, into the
 //!   [`Observed`](fivespot_core::observed::Observed) of one ScheduledMachine;
+//! - [`Shell::surroundings`] reads the same for a person, as far as that person may;
 //! - [`Shell::perform`] carries out the actions of a decision, each with the identity it was decided on, and then
 //!   writes status, once, and only if it differs;
 //! - [`Shell::ask_back`] and [`Shell::resume`] write what a person asks for with the command line;
@@ -9,6 +10,7 @@
 //!
 //! It holds no decision. Every call has a timeout; no call is repeated here: the next pass decides anew.
 
+mod agent_pods;
 mod cache;
 mod capi;
 mod client;
@@ -24,6 +26,7 @@ mod observe;
 mod parts;
 mod perform;
 mod reclaim;
+mod rivals;
 mod shell;
 mod watched;
 mod workload;
@@ -32,6 +35,7 @@ pub use cache::{Cache, Health, Item, Key, Source};
 pub use capi::CapiVersion;
 pub use client::{Caller, config, connect, connect_to};
 pub use error::{Error, Retry};
+pub use observe::{Readable, Surroundings};
 pub use perform::Performed;
 pub use shell::{Change, Right, Settings, Shell};
 pub use watched::Watched;

@@ -5,6 +5,7 @@ use crate::capi::{RawCondition, ready};
 use crate::parts::{MetaOnly, key_of};
 use fivespot_api::names;
 use fivespot_core::drain::{Pod, PodId};
+use fivespot_core::host::HostId;
 use fivespot_core::intent::{Effect, Taint};
 use fivespot_core::observed::{Node, NodeTaint, Pods, Record};
 use fivespot_core::reclaim::Request;
@@ -22,6 +23,10 @@ pub(crate) struct NodeItem {
     pub(crate) labelled: bool,
     /// What the label of the reclaim agent says.
     pub(crate) agent_label: Option<String>,
+    /// Namespace and name of the Machine that Cluster API says it belongs to.
+    pub(crate) machine: Option<Key>,
+    /// Whether it runs a control plane: such a Node is never taken for a host that came back.
+    pub(crate) is_control_plane: bool,
     /// What `cordoned-by` says.
     pub(crate) cordoned_by: Option<String>,
     /// What the annotations of [`REQUEST`] say.
@@ -52,6 +57,17 @@ struct RawNodeSpec {
 #[serde(default)]
 struct RawNodeStatus {
     conditions: Vec<RawCondition>,
+    #[serde(rename = "nodeInfo")]
+    node_info: RawNodeInfo,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawNodeInfo {
+    #[serde(rename = "machineID")]
+    machine_id: String,
+    #[serde(rename = "systemUUID")]
+    system_uuid: String,
 }
 
 /// A taint as a Node has it.
@@ -102,11 +118,25 @@ impl Item for NodeItem {
             record: annotation(names::APPLIED_TAINTS).map_or(Record::None, |text| read_record(&text)),
             armed_for: annotation(names::ARMED_FOR),
             labelled: agent_label.as_deref() == Some(names::AGENT_ENABLED),
+            host: HostId {
+                machine_id: status.node_info.machine_id,
+                system_uuid: status.node_info.system_uuid,
+            },
+            claimed_by: None,
+            rival: None,
             request: Request::read(request[0].as_deref(), request[1].as_deref(), request[2].as_deref()),
             pods: Pods::NotAsked,
         };
+        let machine = annotation(names::NODE_MACHINE).filter(|name| !name.is_empty());
+        let machine =
+            machine.map(|name| Key::new(annotation(names::NODE_MACHINE_NAMESPACE).unwrap_or_default(), name));
+        let has_label = |label: &&str| metadata.labels.as_ref().is_some_and(|all| all.contains_key(*label));
+        let is_control_plane = names::CONTROL_PLANE_LABELS.iter().any(has_label);
         let (annotated, labelled) = (metadata.annotations.is_some(), metadata.labels.is_some());
-        Ok((key, Self { view, annotated, labelled, agent_label, cordoned_by, request }))
+        Ok((
+            key,
+            Self { view, annotated, labelled, agent_label, machine, is_control_plane, cordoned_by, request },
+        ))
     }
 }
 

@@ -1,25 +1,29 @@
 //! From watches and answers to the small views that decisions look at.
 
+mod readable;
+
+pub use readable::{Readable, Surroundings};
+
 use crate::cache::{Cache, Item, Key, Source, list_all};
 use crate::capi::{CapiVersion, ClusterItem, MachineItem};
 use crate::drain;
-use crate::error::{Error, call};
+use crate::error::{Error, Retry, call};
 use crate::gate::Rank;
 use crate::kinds::Place;
 use crate::node::NodeItem;
-use crate::parts::{PartItem, absent};
+use crate::parts::{PartItem, ProviderWords, absent};
 use crate::perform::priority;
 use crate::shell::{Capi, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
-use fivespot_api::names::{CONTROLLER, SYSTEM_NAMESPACE};
+use fivespot_api::names::{CONTROLLER, RECLAIM_REQUESTED, SYSTEM_NAMESPACE};
 use fivespot_api::{Lease, leases_path};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Part, Phase};
 use fivespot_core::limits::{BOOTSTRAP_GROUPS, INFRASTRUCTURE_GROUPS};
 use fivespot_core::observed::{
-    Access, AgentConfig, Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence, Served,
-    Unreachable, UnreachableReason, Workload,
+    Access, AgentConfig, AgentSight, Certainty, Cluster, Machine, Needs, Object, Observed, Pods, Presence,
+    Served, Unknown, Unreachable, UnreachableReason, Workload,
 };
 use fivespot_core::slots::Record;
 use kube::api::GetParams;
@@ -38,7 +42,7 @@ impl Shell {
             None => format!("{base}/scheduledmachines"),
         };
         let fields = name.map(|name| format!("metadata.name={name}"));
-        let source = Source { client: self.client.clone(), path, fields, metadata_only: false };
+        let source = Source { fields, ..Source::of(self.client.clone(), path) };
         list_all("read ScheduledMachines", &source).await
     }
 
@@ -75,21 +79,37 @@ impl Shell {
                 let cluster = Cluster::Absent(Certainty::Confirmed);
                 (Served::No(what.clone()), cluster, Presence::NotServed(what))
             }
-            Capi::Served(_, machines, clusters) => (
-                Served::Yes,
-                self.cluster(watched, &clusters, needs).await?,
-                self.machine(watched, &machines, needs).await?,
-            ),
+            Capi::Served(_, places) => {
+                let cluster = self.cluster(watched, &places.clusters, needs);
+                let machine = self.machine(watched, &places.machines, needs);
+                let (cluster, machine) = futures::future::join(cluster, machine).await;
+                (Served::Yes, cluster, machine?)
+            }
         };
-        let bootstrap = self.part(watched, Part::Bootstrap, needs).await?;
-        let infrastructure = self.part(watched, Part::Infrastructure, needs).await?;
-        let workload = match machine.ours() {
-            Some(machine) => self.workload(watched, machine, needs).await,
-            None => Workload::NotAsked,
-        };
+        let (bootstrap, infrastructure) = futures::future::join(
+            self.part(watched, Part::Bootstrap, needs),
+            self.part(watched, Part::Infrastructure, needs),
+        )
+        .await;
+        let (bootstrap, infrastructure) = (bootstrap?, infrastructure?);
         let (finalizer, memory) = (watched.machine.has_finalizer(), watched.machine.memory());
+        let joined = machine.ours().and_then(|machine| machine.node_name.clone());
+        let workload = match (joined, memory.host.as_ref()) {
+            (Some(node), _) => self.workload(watched, &node, needs).await,
+            // A host that was handed back may be in the cluster again. That its Node is there is not believed of a watch
+            // that may not have heard of its end.
+            (None, Some(host)) => {
+                let is_certain = needs.certainty && machine.ours().is_none();
+                self.returned_host(watched, &host.node, needs, is_certain).await
+            }
+            (None, None) => Workload::NotAsked,
+        };
         let agent_configs = self.agent_configs(watched, &workload, memory.phase).await;
+        let agent = self.agent(watched, &workload, memory.phase).await;
+        let provider_says = if needs.words { self.provider_says(watched).await } else { None };
         Ok(Observed {
+            provider_says,
+            rivals: self.rivals(watched),
             cluster_api,
             cluster,
             bootstrap,
@@ -97,7 +117,9 @@ impl Shell {
             machine,
             workload,
             agent_configs,
+            agent,
             finalizer,
+            spec_id: watched.spec_id().to_owned(),
             memory,
         })
     }
@@ -124,30 +146,54 @@ impl Shell {
         }
     }
 
-    async fn cluster(&self, watched: &Watched, place: &Place, needs: Needs) -> Result<Cluster, Error> {
+    /// The pod of the reclaim agent on the Node of a machine that is lent. Nothing is asked while somebody wants the machine
+    /// back: the first answer may take seconds.
+    async fn agent(&self, watched: &Watched, workload: &Workload, phase: Option<Phase>) -> AgentSight {
+        let is_wanted = watched.machine.spec.kill_if_commands.as_ref().is_some_and(|all| !all.is_empty());
+        let annotations = watched.machine.metadata.annotations.as_ref();
+        let asks = annotations.is_some_and(|all| all.contains_key(RECLAIM_REQUESTED));
+        let is_urgent = watched.machine.spec.kill_switch || asks;
+        let node = workload.node().filter(|node| node.request.is_none());
+        let Some(node) = node.filter(|_| is_wanted && !is_urgent && phase == Some(Phase::Active)) else {
+            return AgentSight::NotAsked;
+        };
+        match self.workloads.reach(&wanted(watched)).await {
+            Ok(reached) => reached.agent_pods.on(&node.name).await,
+            Err(why) => AgentSight::NotVisible(why.message),
+        }
+    }
+
+    async fn cluster(&self, watched: &Watched, places: &[Place], needs: Needs) -> Cluster {
         let key = Key::new(watched.key().namespace, &watched.machine.spec.cluster_name);
         // A name that is not one names nothing.
         if key.name.is_empty() {
-            return Ok(Cluster::Absent(Certainty::Confirmed));
+            return Cluster::Absent(Certainty::Confirmed);
         }
-        let found =
-            self.look(&self.clusters, &key, place, Look { certain: needs.certainty, whole: true }).await?;
-        Ok(match found {
-            Some(item) => ClusterItem::view(*item),
-            None if needs.certainty => Cluster::Absent(Certainty::Confirmed),
-            None => Cluster::Absent(Certainty::Rumour),
-        })
+        let look = Look { certain: needs.certainty, whole: true };
+        match self.look(&self.clusters, &key, places, look).await {
+            Ok(Some(item)) => ClusterItem::view(*item),
+            Ok(None) if needs.certainty => Cluster::Absent(Certainty::Confirmed),
+            // A server that cannot say keeps no machine in the cluster: what the watch knows must do.
+            Ok(None) | Err(_) => {
+                let known = self.clusters.get(&key).map(|item| ClusterItem::view(*item));
+                known.unwrap_or(Cluster::Absent(Certainty::Rumour))
+            }
+        }
     }
 
     async fn machine(
         &self,
         watched: &Watched,
-        place: &Place,
+        places: &[Place],
         needs: Needs,
     ) -> Result<Presence<Machine>, Error> {
         let key = watched.key();
         let look = Look { certain: needs.certainty, whole: true };
-        let found: Option<Arc<MachineItem>> = self.look(&self.machines, &key, place, look).await?;
+        let found: Option<Arc<MachineItem>> = match self.look(&self.machines, &key, places, look).await {
+            // Whatever is done to it names its identity, so the watch's copy is safe to act on.
+            Err(error) if error.is_breakdown() => Some(self.machines.get(&key).ok_or(error)?),
+            answer => answer?,
+        };
         Ok(found.map_or(absent(needs.certainty), |item| item.presence(watched.uid(), &key.name)))
     }
 
@@ -157,33 +203,68 @@ impl Shell {
             return Ok(absent(true));
         };
         let what = format!("{} {}/{}", kind.kind, kind.group, kind.version);
-        let Some(place) = self.kinds.find(&self.client, &kind).await? else {
-            return Ok(Presence::NotServed(what));
+        let places = match self.kinds.find_all(&self.client, &kind).await {
+            Ok(places) if places.is_empty() => return Ok(Presence::NotServed(what)),
+            Ok(places) => places,
+            Err(error) => return Ok(unknown(&error)),
         };
         let key = watched.key();
-        let cache = self.provider(&kind, &place).await;
-        let look = Look { certain: needs.certainty, whole: false };
-        let found: Option<Arc<PartItem>> = self.look(&cache, &key, &place, look).await?;
+        let cache = self.provider(&kind, &places).await;
+        let look = Look { certain: needs.parts, whole: false };
+        let found: Option<Arc<PartItem>> = match self.look(&cache, &key, &places, look).await {
+            Err(error @ Error::Changed { .. }) => return Err(error),
+            Err(error) => return Ok(unknown(&error)),
+            Ok(found) => found,
+        };
         Ok(match found {
             Some(item) => item.presence(watched.uid(), &format!("{} {}", kind.kind, key.name)),
-            None if !needs.certainty => absent(false),
-            None if place.version != kind.version => Presence::NotServed(what),
+            None if !needs.parts => absent(false),
+            None if !places.iter().any(|place| place.version == kind.version) => Presence::NotServed(what),
             None => absent(true),
         })
     }
 
-    /// What a watch has, or, if that is not enough, what the server answers: a watch may be behind.
+    /// Why the infrastructure provider fails, in its own words. Who does not answer has said nothing.
+    async fn provider_says(&self, watched: &Watched) -> Option<String> {
+        let kind = provider_type(watched, Part::Infrastructure)?;
+        let places = self.kinds.find_all(&self.client, &kind).await.ok()?;
+        let key = watched.key();
+        let look = Look { certain: true, whole: true };
+        let cache = Cache::<ProviderWords>::new(kind.kind);
+        let found = self.look(&cache, &key, &places, look).await.ok()??;
+        found.0.clone()
+    }
+
+    /// What a watch has, or, if that is not enough, what the server answers through the first version that works: a
+    /// watch may be behind.
     async fn look<T: Item>(
         &self,
         cache: &Cache<T>,
         key: &Key,
-        place: &Place,
+        places: &[Place],
         look: Look,
     ) -> Result<Option<Arc<T>>, Error> {
         if !look.certain {
             return Ok(cache.get(key));
         }
         let what = format!("read {} {key}", cache.what());
+        let mut broken = Error::Changed { what: what.clone() };
+        for place in places {
+            match self.read_one(&what, key, place, look).await {
+                Err(error) if error.is_breakdown() => broken = error,
+                answer => return answer,
+            }
+        }
+        Err(broken)
+    }
+
+    async fn read_one<T: Item>(
+        &self,
+        what: &str,
+        key: &Key,
+        place: &Place,
+        look: Look,
+    ) -> Result<Option<Arc<T>>, Error> {
         let request = Request::new(place.path(Some(&key.namespace)));
         let params = GetParams::default();
         let request = if look.whole {
@@ -191,22 +272,38 @@ impl Shell {
         } else {
             request.get_metadata(&key.name, &params)
         };
-        let request = request.map_err(|error| Error::api(&what, kube::Error::BuildRequest(error)))?;
-        let raw = match call(&what, self.client.request::<Box<RawValue>>(request)).await {
+        let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
+        let raw = match call(what, self.client.request::<Box<RawValue>>(request)).await {
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) if error.code() == Some(404) => {
                 // Not the object is missing but its kind, or the version of it: that is no word on the object.
                 self.kinds.forget(&place.group);
-                return Err(Error::Changed { what });
+                return Err(Error::Changed { what: what.to_owned() });
             }
             answer => answer?,
         };
-        let unreadable = |error: serde_json::Error| Error::Unreadable { what, why: error.to_string() };
+        let unreadable =
+            |error: serde_json::Error| Error::Unreadable { what: what.to_owned(), why: error.to_string() };
         T::read(&raw).map(|(_, item)| Some(Arc::new(item))).map_err(unreadable)
     }
 
-    async fn workload(&self, watched: &Watched, machine: &Machine, needs: Needs) -> Workload {
-        let Some(name) = &machine.node_name else { return Workload::NotAsked };
+    /// The Node that has the name of the host that was lent last, if there is one.
+    async fn returned_host(&self, watched: &Watched, name: &str, needs: Needs, is_certain: bool) -> Workload {
+        let reached = match self.workloads.reach(&wanted(watched)).await {
+            Ok(reached) => reached,
+            Err(why) => return Workload::Unreachable(why),
+        };
+        self.care_for(&reached.id, name, &watched.key());
+        if reached.nodes.get(&Key::new("", name)).is_none() {
+            return Workload::Reachable(reached.access, None);
+        }
+        if is_certain && matches!(read_node(&reached, name).await, Ok(None)) {
+            return Workload::Reachable(reached.access, None);
+        }
+        self.workload(watched, name, needs).await
+    }
+
+    async fn workload(&self, watched: &Watched, name: &str, needs: Needs) -> Workload {
         let reached = match self.workloads.reach(&wanted(watched)).await {
             Ok(reached) => reached,
             Err(why) => return Workload::Unreachable(why),
@@ -220,7 +317,7 @@ impl Shell {
             Workload::Unreachable(Unreachable {
                 by_secret: reached.access == Access::Secret,
                 reason: UnreachableReason::ConnectionFailed,
-                message: error.to_string(),
+                message: reached.lost(&error.to_string()),
             })
         };
         let node = Key::new("", name);
@@ -242,6 +339,10 @@ impl Shell {
             },
         };
         let mut node = item.view.clone();
+        let other = item.machine.as_ref().filter(|machine| **machine != watched.key());
+        let control_plane = item.is_control_plane.then(|| "the control plane".to_owned());
+        node.claimed_by = other.map(ToString::to_string).or(control_plane);
+        node.rival = self.claimant(watched, &node.uid);
         if needs.pods {
             // The kill switch waits for nobody.
             let is_urgent = watched.machine.spec.kill_switch;
@@ -267,6 +368,11 @@ async fn read_node(reached: &Reached, name: &str) -> Result<Option<Arc<NodeItem>
     };
     let unreadable = |error: serde_json::Error| Error::Unreadable { what, why: error.to_string() };
     NodeItem::read(&raw).map(|(_, item)| Some(Arc::new(item))).map_err(unreadable)
+}
+
+/// What is known of an object that could not be read.
+fn unknown<T>(error: &Error) -> Presence<T> {
+    Presence::Unknown(Unknown { why: error.to_string(), is_refused: error.retry() == Retry::Refused })
 }
 
 /// How closely to look for an object.

@@ -1,7 +1,7 @@
 //! The provider objects of a ScheduledMachine: of them only metadata is of interest.
 
 use crate::cache::{Item, Key};
-use fivespot_core::observed::{Certainty, Foreign, Object, Presence, Version};
+use fivespot_core::observed::{Certainty, Foreign, Object, Presence, Version, one_line};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -13,6 +13,52 @@ use std::collections::BTreeMap;
 pub(crate) struct PartItem {
     pub(crate) owners: Vec<OwnerReference>,
     pub(crate) object: Object,
+}
+
+/// Why a provider fails, as its object says it: where the contract of v1beta1 has it, or where v1beta2 keeps that.
+#[derive(Debug, PartialEq)]
+pub(crate) struct ProviderWords(pub(crate) Option<String>);
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct RawFailing {
+    failure_message: Option<String>,
+    failure_reason: Option<String>,
+    deprecated: RawDeprecated,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawDeprecated {
+    v1beta1: RawFailure,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct RawFailure {
+    failure_message: Option<String>,
+    failure_reason: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct RawPart {
+    status: RawFailing,
+}
+
+/// Characters of a provider's words that are shown.
+const WORDS: usize = 500;
+
+impl Item for ProviderWords {
+    fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
+        let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
+        let RawPart { status } = serde_json::from_str(raw.get())?;
+        let RawFailure { failure_message, failure_reason } = status.deprecated.v1beta1;
+        let said = [status.failure_message, failure_message, status.failure_reason, failure_reason];
+        let said = said.into_iter().flatten().find(|text| !text.trim().is_empty());
+        let said = said.map(|text| one_line(&text).chars().take(WORDS).collect());
+        Ok((key_of(&metadata), Self(said)))
+    }
 }
 
 #[derive(Deserialize)]

@@ -9,19 +9,19 @@ use crate::gate::Rank;
 use crate::kinds::Place;
 use crate::node::{NodeItem, RawTaint, write_record};
 use crate::observe::provider_type;
-use crate::shell::{Capi, Permission, Shell, wanted};
+use crate::shell::{Capi, CapiPlaces, Permission, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
 use fivespot_api::{ScheduledMachineStatus, Writing};
 use fivespot_core::drain::{Attempts, PodId};
 use fivespot_core::intent::{Effect, Intent, Taint};
-use fivespot_core::lifecycle::{Action, Decision, Failure, NodeId, Part, Phase};
+use fivespot_core::lifecycle::{Action, Decision, Failure, NodeId, Note, Part, Phase};
 use fivespot_core::observed::{Observed, Version};
 use fivespot_core::status;
 use fivespot_core::taint::TaintChange;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Request;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -49,6 +49,8 @@ pub(crate) struct Pass<'a> {
     attempts: Attempts,
     /// Why the server would not disable the schedule.
     pub(crate) refused: Option<String>,
+    /// What the server said of provider objects that it was asked to try.
+    tried: Option<Result<(), String>>,
     /// Writes since the machine last came to rest, in this pass and in those before it: at a boundary the first steps of
     /// all machines go before the second of any, however important.
     step: u16,
@@ -84,8 +86,7 @@ impl Shell {
         let is_urgent = decision.phase == Phase::EmergencyRemove;
         let key = watched.key();
         let step = self.steps(&key);
-        let (machine_version, attempts, refused) = (None, Attempts::default(), None);
-        let mut pass = Pass { watched, wish, version, machine_version, attempts, refused, step, is_urgent };
+        let mut pass = Pass { wish, version, step, is_urgent, ..self.only_a_word(watched) };
         let performed = Box::pin(self.carry_out(&mut pass, observed, decision, now)).await;
         self.set_steps(&key, (pass.step != step).then_some(pass.step));
         performed
@@ -99,8 +100,19 @@ impl Shell {
         now: Timestamp,
     ) -> Result<Performed, Error> {
         let watched = pass.watched;
+        // What failed and did not stop the rest: the pass is repeated for it.
+        let mut left_undone = None;
         for action in decision.actions.clone() {
             if let Err(error) = self.act(pass, &action).await {
+                let is_answer = matches!(action, Action::Try(_)) && error.retry() == Retry::Refused;
+                if is_answer && decision.goes_on_without(&action) {
+                    break;
+                }
+                if error.retry() != Retry::Soon && decision.goes_on_without(&action) {
+                    tracing::warn!(object = %watched.key(), %action, %error, "an action failed; goes on without it");
+                    left_undone.get_or_insert(error);
+                    continue;
+                }
                 let is_final = match error.retry() {
                     // The next look shows how the world has moved on: there is nothing to tell yet.
                     Retry::Soon => return Err(error),
@@ -108,7 +120,10 @@ impl Shell {
                     Retry::Refused => true,
                 };
                 let failure = Failure { action, text: error.to_string(), is_final };
-                let shown = decision.failed(observed, failure);
+                let mut shown = decision.failed(observed, failure);
+                if let Some(outcome) = pass.tried.take() {
+                    shown = shown.tried(watched.spec_id(), outcome, now);
+                }
                 if let Err(second) = self.write_status(pass, observed, &shown, now).await {
                     tracing::warn!(object = %watched.key(), error = %second, "a failure could not be shown in status");
                 }
@@ -116,15 +131,20 @@ impl Shell {
             }
         }
         let released = decision.actions.contains(&Action::RemoveFinalizer);
-        let decision = decision.after(&pass.attempts);
+        let decision = decision.after(&pass.attempts, observed);
         let decision = match pass.refused.take() {
             Some(refusal) => decision.not_disabled(refusal),
+            None => decision,
+        };
+        let decision = match pass.tried.take() {
+            Some(outcome) => decision.tried(watched.spec_id(), outcome, now),
             None => decision,
         };
         // At a boundary all machines take their step before any tells of it; one that is alone does both at once.
         let mut teller = Pass {
             attempts: Attempts::default(),
             refused: None,
+            tried: None,
             version: String::new(),
             machine_version: None,
             ..*pass
@@ -135,13 +155,19 @@ impl Shell {
             if released { Ok(false) } else { self.write_status(pass, observed, &decision, now).await }
         };
         let tell = async {
+            if teller.is_urgent {
+                return self.tell_aside(&teller, decision.notes.clone(), now);
+            }
             for note in &decision.notes {
                 self.tell(&mut teller, &Event::from(note), now).await;
             }
         };
         let (wrote_status, ()) = futures::future::join(write, tell).await;
         pass.step = pass.step.max(teller.step);
-        Ok(Performed { decision, wrote_status })
+        match left_undone {
+            Some(error) if wrote_status.is_ok() => Err(error),
+            Some(_) | None => Ok(Performed { decision, wrote_status }),
+        }
     }
 
     /// Tells people by an event that passes fail.
@@ -164,8 +190,8 @@ impl Shell {
     fn only_a_word<'a>(&self, watched: &'a Watched) -> Pass<'a> {
         let version = watched.machine.metadata.resource_version.clone().unwrap_or_default();
         let (attempts, step) = (Attempts::default(), self.steps(&watched.key()));
-        let (wish, machine_version, refused) = (None, None, None);
-        Pass { watched, wish, version, machine_version, attempts, refused, step, is_urgent: false }
+        let (wish, machine_version, refused, tried) = (None, None, None, None);
+        Pass { watched, wish, version, machine_version, attempts, refused, tried, step, is_urgent: false }
     }
 
     /// An event that cannot be sent is not worth a second try.
@@ -177,10 +203,29 @@ impl Shell {
         }
     }
 
+    /// Sends events while the next steps are taken: an event that a webhook holds up must not hold up an eject.
+    fn tell_aside(&self, pass: &Pass<'_>, notes: Vec<Note>, now: Timestamp) {
+        if notes.is_empty() {
+            return;
+        }
+        let (client, instance) = (self.client.clone(), self.settings.instance.clone());
+        let (permission, watched) = (self.permission(pass), pass.watched.clone());
+        tokio::spawn(async move {
+            for note in &notes {
+                let event = Event::from(note);
+                let telling = event.send(&client, &instance, &watched, now);
+                if let Some(Err(error)) = permission.within(telling).await {
+                    tracing::warn!(object = %permission.key, %error, "an event was lost");
+                }
+            }
+        });
+    }
+
     async fn act(&self, pass: &mut Pass<'_>, action: &Action) -> Result<(), Error> {
         match action {
             Action::AddFinalizer => self.set_finalizer(pass, true).await,
             Action::RemoveFinalizer => self.set_finalizer(pass, false).await,
+            Action::Try(part) => self.try_create(pass, *part).await,
             Action::Create(part) => self.create(pass, *part).await,
             Action::Delete { part, uid, version } => self.delete(pass, *part, uid, version.as_ref()).await,
             Action::ExcludeDrain { uid, version, volumes } => {
@@ -201,6 +246,7 @@ impl Shell {
             }
             Action::Disable { reclaim } => self.disable(pass, reclaim).await,
             Action::ClearOwnRequest => self.clear_own_request(pass).await,
+            Action::RememberHost(host) => self.remember_host(pass, host).await,
             Action::ClearRequest { node, requested_at } => self.clear_request(pass, node, requested_at).await,
             Action::WriteAgentConfig { node, commands } => {
                 self.write_agent_config(pass, node, commands).await
@@ -240,12 +286,30 @@ impl Shell {
         }
     }
 
+    /// Asks the server whether it would create a part. What it would not is remembered, and stops what would follow.
+    async fn try_create(&self, pass: &mut Pass<'_>, part: Part) -> Result<(), Error> {
+        let (place, body) = self.new_part(pass, part).await?;
+        let what = format!("create the {part}, which was tried");
+        match self.send(pass, &what, post(pass, &place, body, Earnest::DryRun)).await {
+            // One of that name is there already: the server looked at everything else before. A webhook that takes no
+            // part in dry runs has said nothing.
+            Err(error) if error.code() != Some(409) && !error.refuses_dry_runs() => {
+                if error.retry() == Retry::Refused {
+                    pass.tried = Some(Err(error.to_string()));
+                }
+                Err(error)
+            }
+            Ok(_) | Err(_) => {
+                pass.tried.get_or_insert(Ok(()));
+                Ok(())
+            }
+        }
+    }
+
     async fn create(&self, pass: &mut Pass<'_>, part: Part) -> Result<(), Error> {
         let (place, body) = self.new_part(pass, part).await?;
         let what = format!("create the {part}");
-        let path = place.path(pass.watched.machine.metadata.namespace.as_deref());
-        let params = PostParams { field_manager: Some(CONTROLLER.to_owned()), ..PostParams::default() };
-        match self.send(pass, &what, Request::new(path).create(&params, body.into_bytes())).await {
+        match self.send(pass, &what, post(pass, &place, body, Earnest::Real)).await {
             // Neither a failure nor a success: the next look tells whether it is ours.
             Err(error) if error.code() == Some(409) => Err(Error::Changed { what }),
             answer => answer.map(|_| ()),
@@ -259,7 +323,8 @@ impl Shell {
             |error: serde_json::Error| Error::Unreadable { what: what(), why: error.to_string() };
         let watched = pass.watched;
         let Some(embedded) = watched.embedded(part) else {
-            let (version, place, _) = self.served().ok_or_else(changed)?;
+            let (version, places) = self.served().ok_or_else(changed)?;
+            let place = places.machines.into_iter().next().ok_or_else(changed)?;
             let intent = pass.wish.ok_or_else(changed)?;
             return Ok((place, capi::machine(version, watched, intent).to_string()));
         };
@@ -274,6 +339,7 @@ impl Shell {
                 "name": names::part_name(&watched.machine),
                 "namespace": watched.machine.metadata.namespace,
                 "labels": capi::labels(watched),
+                "annotations": {names::CREATED_BY: CONTROLLER},
                 "ownerReferences": [capi::owner(watched, false)],
             }),
             spec: embedded,
@@ -290,11 +356,11 @@ impl Shell {
     ) -> Result<(), Error> {
         let what = format!("delete the {part}");
         let changed = || Error::Changed { what: what.clone() };
-        let place = match part {
-            Part::Machine => self.served().map(|(_, machines, _)| machines).ok_or_else(changed)?,
+        let places = match part {
+            Part::Machine => self.served().map(|(_, places)| places.machines).ok_or_else(changed)?,
             Part::Bootstrap | Part::Infrastructure => {
                 let kind = provider_type(pass.watched, part).ok_or_else(changed)?;
-                self.kinds.find(&self.client, &kind).await?.ok_or_else(changed)?
+                self.kinds.find_all(&self.client, &kind).await?
             }
         };
         let key = pass.watched.key();
@@ -304,8 +370,9 @@ impl Shell {
         });
         let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version };
         let params = DeleteParams::background().preconditions(only_this);
-        let request = Request::new(place.path(Some(&key.namespace))).delete(&key.name, &params);
-        match self.send(pass, &what, request).await {
+        let request =
+            |place: &Place| Request::new(place.path(Some(&key.namespace))).delete(&key.name, &params);
+        match self.send_through(pass, &what, &places, request).await {
             Err(error) if error.code() == Some(404) => Ok(()),
             Err(error) if error.code() == Some(409) => Err(changed()),
             answer => answer.map(|_| ()),
@@ -320,7 +387,7 @@ impl Shell {
         volumes: bool,
     ) -> Result<(), Error> {
         let what = "tell Cluster API to leave the drain to us";
-        let (_, place, _) = self.served().ok_or_else(|| Error::Changed { what: what.to_owned() })?;
+        let (_, places) = self.served().ok_or_else(|| Error::Changed { what: what.to_owned() })?;
         let mut annotations = json!({names::EXCLUDE_DRAIN: "true"});
         if volumes {
             annotations[names::EXCLUDE_VOLUMES] = json!("true");
@@ -330,9 +397,11 @@ impl Shell {
             body["metadata"]["resourceVersion"] = json!(read);
         }
         let key = pass.watched.key();
-        let request = Request::new(place.path(Some(&key.namespace)));
-        let request = request.patch(&key.name, &patch_params(), &Patch::Merge(&body));
-        match self.send(pass, what, request).await {
+        let request = |place: &Place| {
+            let request = Request::new(place.path(Some(&key.namespace)));
+            request.patch(&key.name, &patch_params(), &Patch::Merge(&body))
+        };
+        match self.send_through(pass, what, &places.machines, request).await {
             // It is gone, or another one has its name.
             Err(error) if error.is_race() => Err(Error::Changed { what: what.to_owned() }),
             answer => {
@@ -342,9 +411,27 @@ impl Shell {
         }
     }
 
-    fn served(&self) -> Option<(CapiVersion, Place, Place)> {
+    /// One write that is the same in every version of a kind, through the first version that works.
+    async fn send_through(
+        &self,
+        pass: &mut Pass<'_>,
+        what: &str,
+        places: &[Place],
+        request: impl Fn(&Place) -> Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    ) -> Result<Answer, Error> {
+        let mut broken = Error::Changed { what: what.to_owned() };
+        for place in places {
+            match self.send(pass, what, request(place)).await {
+                Err(error) if error.is_breakdown() => broken = error,
+                answer => return answer,
+            }
+        }
+        Err(broken)
+    }
+
+    fn served(&self) -> Option<(CapiVersion, CapiPlaces)> {
         match self.capi() {
-            Capi::Served(version, machines, clusters) => Some((version, machines, clusters)),
+            Capi::Served(version, places) => Some((version, places)),
             Capi::Unknown | Capi::Missing | Capi::OtherVersion => None,
         }
     }
@@ -587,6 +674,31 @@ impl NodePatch {
             }
         }
     }
+}
+
+/// Whether a create is only tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Earnest {
+    DryRun,
+    Real,
+}
+
+/// A request to create an object. A field that the server does not know is an error: it would drop the field.
+fn post(
+    pass: &Pass<'_>,
+    place: &Place,
+    body: String,
+    earnest: Earnest,
+) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
+    let path = place.path(pass.watched.machine.metadata.namespace.as_deref());
+    let dry_run = match earnest {
+        Earnest::DryRun => "&dryRun=All",
+        Earnest::Real => "",
+    };
+    http::Request::post(format!("{path}?fieldManager={CONTROLLER}&fieldValidation=Strict{dry_run}"))
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(body.into_bytes())
+        .map_err(kube::core::request::Error::BuildRequest)
 }
 
 pub(crate) fn own_path(key: &Key) -> String {

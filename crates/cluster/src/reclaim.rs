@@ -7,8 +7,9 @@ use crate::parts::{MetaOnly, key_of};
 use crate::perform::{Answer, NodePatch, Pass, own_path, patch_params};
 use crate::shell::Shell;
 use crate::workload::Reached;
-use fivespot_api::AgentConfig;
 use fivespot_api::names::{self, CONTROLLER};
+use fivespot_api::{AgentConfig, HostStatus};
+use fivespot_core::host::LentHost;
 use fivespot_core::lifecycle::NodeId;
 use fivespot_core::observed;
 use kube::api::{DeleteParams, Patch, PostParams, Preconditions};
@@ -89,6 +90,18 @@ impl Shell {
             "annotations": annotations,
         }});
         self.patch_own(pass, "take the request off the ScheduledMachine", &body).await
+    }
+
+    /// Writes down which host is lent, where it survives a move of the object and a restore without status.
+    pub(crate) async fn remember_host(&self, pass: &mut Pass<'_>, host: &LentHost) -> Result<(), Error> {
+        // Three texts: writing them cannot fail.
+        let text = serde_json::to_string(&HostStatus::from(host)).unwrap_or_default();
+        let body = json!({"metadata": {
+            "uid": pass.watched.uid(),
+            "resourceVersion": pass.version,
+            "annotations": {names::LENT_HOST: text},
+        }});
+        self.patch_own(pass, "write down which host is lent", &body).await
     }
 
     async fn patch_own(&self, pass: &mut Pass<'_>, what: &str, body: &Value) -> Result<(), Error> {

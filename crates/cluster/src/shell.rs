@@ -6,11 +6,13 @@ use crate::client::Caller;
 use crate::gate::Gate;
 use crate::kinds::{Kinds, Place};
 use crate::parts::PartItem;
+use crate::rivals::{self, Share, Shares};
 use crate::watched::Watched;
 use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
 use fivespot_api::names::{self, CONTROLLER, kubeconfig_secret};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Patience, Phase};
+use fivespot_core::observed::Rival;
 use kube::Client;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -126,6 +128,7 @@ pub struct Shell {
     providers: Mutex<HashMap<(String, String), Provider>>,
     interest: Mutex<Interest>,
     written: Mutex<HashMap<Key, Written>>,
+    shares: Mutex<Shares>,
     steps: Mutex<HashMap<Key, u16>>,
     notify: Notify,
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -177,7 +180,15 @@ pub(crate) enum Capi {
     /// It is, and not in a version that we speak, or may speak. What runs must be left alone.
     OtherVersion,
     /// It is, in this version.
-    Served(CapiVersion, Place, Place),
+    Served(CapiVersion, CapiPlaces),
+}
+
+/// Where Machines and Clusters are had: the version that is spoken first, then the others that are served, through
+/// which all but creating is done while the first does not answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct CapiPlaces {
+    pub(crate) machines: Vec<Place>,
+    pub(crate) clusters: Vec<Place>,
 }
 
 /// The watch of one kind of provider objects.
@@ -264,6 +275,7 @@ impl Shell {
                 providers: Mutex::default(),
                 interest: Mutex::default(),
                 written: Mutex::default(),
+                shares: Mutex::default(),
                 steps: Mutex::default(),
                 notify,
                 tasks: Mutex::default(),
@@ -342,7 +354,13 @@ impl Shell {
     }
 
     fn object_changed(&self, key: &Key) {
-        let Some(watched) = self.objects.get(key) else {
+        let watched = self.objects.get(key);
+        // Whoever shares a host with it may have to give way, or need not any more.
+        let others = self.shares.lock().unwrap_or_else(PoisonError::into_inner).set(key, watched.as_deref());
+        for other in &others {
+            (self.notify)(other, Change::World);
+        }
+        let Some(watched) = watched else {
             self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
             self.set_steps(key, None);
             self.interest.lock().unwrap_or_else(PoisonError::into_inner).forget(key);
@@ -370,8 +388,10 @@ impl Shell {
         let all = self.objects.all();
         let used: HashSet<SecretId> = all.iter().map(|(_, watched)| wanted(watched).secret).collect();
         self.workloads.keep_only(|id| used.contains(id));
+        // Of a host that was lent and handed back it must be noticed if it comes back.
         let has_node = |watched: &Watched| {
-            watched.machine.status.as_ref().is_some_and(|status| status.node_ref.is_some())
+            let status = watched.machine.status.as_ref();
+            status.is_some_and(|status| status.node_ref.is_some() || status.host.is_some())
         };
         let lent = all.iter().filter(|(_, watched)| has_node(watched));
         let lent: HashSet<SecretId> = lent.map(|(_, watched)| wanted(watched).secret).collect();
@@ -405,6 +425,41 @@ impl Shell {
         self.objects.keys(in_it).iter().for_each(|key| (self.notify)(key, Change::World));
     }
 
+    /// For one that watches nothing: reads the other machines, as far as that is allowed, since one of them may have the
+    /// same host.
+    pub async fn read_rivals(&self, namespace: &str) {
+        let all = match self.read(None, None).await {
+            Err(_) => self.read(Some(namespace), None).await.unwrap_or_default(),
+            Ok(all) => all,
+        };
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        for watched in all {
+            shares.set(&watched.key(), Some(&watched));
+            self.objects.put(watched.key(), watched);
+        }
+    }
+
+    /// The other ScheduledMachines that give this address to their provider.
+    pub(crate) fn rivals(&self, watched: &Watched) -> Vec<Rival> {
+        let Some(address) = rivals::address(watched) else { return Vec::new() };
+        let key = watched.key();
+        let others = self.shares.lock().unwrap_or_else(PoisonError::into_inner).with(&address, &key);
+        let others = others.iter().filter_map(|other| Some((other, self.objects.get(other)?)));
+        others.map(|(other, it)| rivals::rival(&watched.machine, other, &it.machine)).collect()
+    }
+
+    /// The ScheduledMachine that has the better claim to a Node.
+    pub(crate) fn claimant(&self, watched: &Watched, node: &str) -> Option<String> {
+        let key = watched.key();
+        let share = Share::Node(node.to_owned());
+        let others = self.shares.lock().unwrap_or_else(PoisonError::into_inner).with(&share, &key);
+        let is_better = |other: &&Key| {
+            let other = self.objects.get(other);
+            other.is_some_and(|other| rivals::has_better_claim(&watched.machine, &other.machine))
+        };
+        others.iter().find(is_better).map(ToString::to_string)
+    }
+
     /// A change of this Node is a change for this ScheduledMachine.
     pub(crate) fn care_for(&self, cluster: &ClusterId, node: &str, key: &Key) {
         let node = (cluster.clone(), node.to_owned());
@@ -412,24 +467,29 @@ impl Shell {
     }
 
     /// The watch of a kind of provider objects, whole if possible; begun when the kind is first asked for.
-    pub(crate) async fn provider(&self, kind: &ObjectType, place: &Place) -> Cache<PartItem> {
+    pub(crate) async fn provider(&self, kind: &ObjectType, places: &[Place]) -> Cache<PartItem> {
         if !self.watches {
             return Cache::new(format!("{}.{}", kind.kind, kind.group));
         }
-        let cache = self.watch_provider(kind, place);
+        let cache = self.watch_provider(kind, places);
         let _ = tokio::time::timeout(FIRST_LIST, cache.tried()).await;
         cache
     }
 
-    fn watch_provider(&self, kind: &ObjectType, place: &Place) -> Cache<PartItem> {
+    /// All objects of a kind, in any version that answers.
+    fn source(&self, places: &[Place]) -> Source {
+        let paths = places.iter().map(|place| place.path(None)).collect();
+        Source { paths, ..Source::of(self.client.clone(), "") }
+    }
+
+    fn watch_provider(&self, kind: &ObjectType, places: &[Place]) -> Cache<PartItem> {
         let mut providers = self.providers.lock().unwrap_or_else(PoisonError::into_inner);
         let id = (kind.group.clone(), kind.kind.clone());
         if let Some(provider) = providers.get(&id).filter(|provider| !provider.task.is_finished()) {
             return provider.cache.clone();
         }
         let cache = Cache::new(format!("{}.{}", kind.kind, kind.group));
-        let source =
-            Source { client: self.client.clone(), path: place.path(None), fields: None, metadata_only: true };
+        let source = Source { metadata_only: true, ..self.source(places) };
         let task = {
             let (cache, notify) = (cache.clone(), Arc::clone(&self.notify));
             let (kinds, group) = (Arc::clone(&self.kinds), kind.group.clone());
@@ -466,8 +526,7 @@ pub(crate) fn wanted(watched: &Watched) -> Wanted {
 }
 
 async fn follow_objects(shell: Weak<Shell>, client: Client, objects: Cache<Watched>) {
-    let path = "/apis/5spot.finos.org/v1alpha1/scheduledmachines".to_owned();
-    let source = Source { client, path, fields: None, metadata_only: false };
+    let source = Source::of(client, "/apis/5spot.finos.org/v1alpha1/scheduledmachines");
     let changed = |key: &Key| {
         if let Some(shell) = shell.upgrade() {
             shell.object_changed(key);
@@ -495,20 +554,14 @@ async fn follow_capi(weak: Weak<Shell>) {
             }
             Err(error) => tracing::warn!(%error, "cannot tell which version of Cluster API is served"),
         }
-        let Ok(Capi::Served(version, machines, clusters)) = found else {
+        let Ok(Capi::Served(version, CapiPlaces { machines, clusters })) = found else {
             drop(shell);
             tokio::time::sleep(CAPI_MISSING).await;
             continue;
         };
         tracing::info!(version = version.word(), "watching Cluster API");
         // All Machines, not only those with our label: one that is not ours may have a name we need.
-        let source = |place: &Place| Source {
-            client: shell.client.clone(),
-            path: place.path(None),
-            fields: None,
-            metadata_only: false,
-        };
-        let (of_machines, of_clusters) = (source(&machines), source(&clusters));
+        let (of_machines, of_clusters) = (shell.source(&machines), shell.source(&clusters));
         let (machines, clusters) = (shell.machines.clone(), shell.clusters.clone());
         let notify = Arc::clone(&shell.notify);
         drop(shell);
@@ -541,14 +594,14 @@ async fn find_capi(shell: &Shell) -> Result<Capi, crate::Error> {
             version: version.word().to_owned(),
             kind: kind.to_owned(),
         };
-        let machine = shell.kinds.find(&shell.client, &kind("Machine")).await?;
-        let cluster = shell.kinds.find(&shell.client, &kind("Cluster")).await?;
-        other |= machine.is_some();
-        if let (Some(machine), Some(cluster)) = (machine, cluster)
-            && machine.version == version.word()
-            && cluster.version == version.word()
-        {
-            return Ok(Capi::Served(version, machine, cluster));
+        let mut machines = shell.kinds.find_all(&shell.client, &kind("Machine")).await?;
+        let mut clusters = shell.kinds.find_all(&shell.client, &kind("Cluster")).await?;
+        other |= !machines.is_empty();
+        let is_spoken = |place: &Place| place.version == version.word();
+        if machines.iter().any(is_spoken) && clusters.iter().any(is_spoken) {
+            machines.sort_by_key(|place| !is_spoken(place));
+            clusters.sort_by_key(|place| !is_spoken(place));
+            return Ok(Capi::Served(version, CapiPlaces { machines, clusters }));
         }
     }
     Ok(if other { Capi::OtherVersion } else { Capi::Missing })

@@ -10,6 +10,8 @@ use fivespot_core::lifecycle::{Orders, Part, Patience};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
 
 /// A ScheduledMachine whose embedded specs have not been read.
 #[derive(Debug, Clone)]
@@ -20,6 +22,7 @@ pub struct Watched {
     enabled_by: Vec<String>,
     bootstrap: Box<RawValue>,
     infrastructure: Box<RawValue>,
+    spec_id: String,
 }
 
 impl Watched {
@@ -50,6 +53,11 @@ impl Watched {
             object["spec"][field]["spec"] = serde_json::from_str(spec.get()).unwrap_or_default();
         }
         object
+    }
+
+    /// Identity of the embedded objects: kinds and specs.
+    pub(crate) fn spec_id(&self) -> &str {
+        &self.spec_id
     }
 
     /// The embedded spec of a part, as it was sent.
@@ -149,10 +157,28 @@ impl Item for Watched {
             Some(spec) => Ok(spec.to_owned()),
             None => RawValue::from_string("{}".to_owned()),
         };
-        let watched =
-            Self { machine, enabled_by, bootstrap: keep(specs[0])?, infrastructure: keep(specs[1])? };
+        let (bootstrap, infrastructure) = (keep(specs[0])?, keep(specs[1])?);
+        let spec_id = spec_id(&machine, [&bootstrap, &infrastructure]);
+        let watched = Self { machine, enabled_by, bootstrap, infrastructure, spec_id };
         Ok((watched.key(), watched))
     }
+}
+
+/// Sixteen digits that other kinds, versions and specs do not have.
+fn spec_id(machine: &ScheduledMachine, specs: [&RawValue; 2]) -> String {
+    let mut hash = Sha256::new();
+    let objects = [&machine.spec.bootstrap_spec, &machine.spec.infrastructure_spec];
+    for (object, spec) in objects.into_iter().zip(specs) {
+        for part in [object.api_version.as_str(), object.kind.as_str(), spec.get()] {
+            hash.update(part);
+            hash.update([0]);
+        }
+    }
+    hash.finalize().iter().take(8).fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// The text with something else in the place of parts of it.

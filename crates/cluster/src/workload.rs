@@ -3,6 +3,7 @@
 //! A cluster is reached through the kubeconfig in a Secret. The Secret is watched; a new kubeconfig makes a new client
 //! and a new watch, without a restart. A cluster that does not answer holds up nobody but its own machines.
 
+use crate::agent_pods::AgentPods;
 use crate::cache::{Cache, Health, Item, Key, Source};
 use crate::client::{Caller, connect};
 use crate::gate::Gate;
@@ -64,8 +65,12 @@ pub(crate) struct Reached {
     pub(crate) client: Client,
     pub(crate) nodes: Cache<NodeItem>,
     configs: Arc<Configs>,
+    /// The pods of reclaim agents in it.
+    pub(crate) agent_pods: Arc<AgentPods>,
     /// Bounds the calls to this cluster, and orders them.
     pub(crate) gate: Arc<Gate>,
+    /// Where its API server is, unless it is our own.
+    address: Option<String>,
 }
 
 /// Hears of a Node, and whether it asks for its machine back.
@@ -128,7 +133,17 @@ impl Drop for Configs {
     }
 }
 
+/// A failure to reach a server, with its address.
+fn at_address(address: Option<&str>, why: &str) -> String {
+    address.map_or(why.to_owned(), |address| format!("its API server at {address}: {why}"))
+}
+
 impl Reached {
+    /// Why it cannot be reached, in words that say which server it is.
+    pub(crate) fn lost(&self, why: &str) -> String {
+        at_address(self.address.as_deref(), why)
+    }
+
     /// What reclaim agents in this cluster are told on behalf of the ScheduledMachine of this identity; nothing while it
     /// is not known.
     pub(crate) async fn agent_configs(&self, owner: &str) -> Vec<AgentConfig> {
@@ -145,9 +160,11 @@ impl Reached {
 
 /// One client and its watch of Nodes.
 struct Link {
+    address: Option<String>,
     client: Client,
     nodes: Cache<NodeItem>,
     configs: Arc<Configs>,
+    agent_pods: Arc<AgentPods>,
     gate: Arc<Gate>,
     task: JoinHandle<()>,
 }
@@ -250,9 +267,12 @@ impl Workloads {
         if is_well(&health) {
             let (client, nodes) = (link.client.clone(), link.nodes.clone());
             let (configs, gate) = (Arc::clone(&link.configs), Arc::clone(&link.gate));
-            return Ok(Reached { id, access, client, nodes, configs, gate });
+            let address = link.address.clone();
+            let agent_pods = Arc::clone(&link.agent_pods);
+            return Ok(Reached { id, access, client, nodes, configs, agent_pods, gate, address });
         }
         let why = health.failure.map_or("its Nodes were not listed in time".to_owned(), |it| it.message);
+        let why = at_address(link.address.as_deref(), &why);
         let by_secret = access == Access::Secret;
         Err(Unreachable { by_secret, reason: UnreachableReason::ConnectionFailed, message: why })
     }
@@ -271,7 +291,8 @@ impl Workloads {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         let make = || {
             let (client, gate) = (self.management.clone(), Arc::clone(&self.gate));
-            Arc::new(link(ClusterId::Management, client, gate, &self.node_changed, &self.cluster_changed))
+            let server = Server { address: None, client, gate };
+            Arc::new(link(ClusterId::Management, server, &self.node_changed, &self.cluster_changed))
         };
         Arc::clone(own.get_or_insert_with(make))
     }
@@ -286,10 +307,8 @@ impl Workloads {
     fn open(&self, id: &SecretId) -> SecretLink {
         let secret = Cache::<SecretItem>::new(format!("secret {}/{}", id.namespace, id.name));
         let source = Source {
-            client: self.management.clone(),
-            path: format!("/api/v1/namespaces/{}/secrets", id.namespace),
             fields: Some(format!("metadata.name={}", id.name)),
-            metadata_only: false,
+            ..Source::of(self.management.clone(), format!("/api/v1/namespaces/{}/secrets", id.namespace))
         };
         let (signal, mut changes) = watch::channel(());
         let follow = {
@@ -341,9 +360,9 @@ async fn lead_to(
         None => State::Absent,
         Some(None) => State::Invalid("there is no such key".to_owned()),
         Some(Some(ByteString(bytes))) => match client_of(bytes, caller).await {
-            Ok(client) => {
+            Ok(server) => {
                 let id = ClusterId::Secret(id.clone());
-                State::Linked(Arc::new(link(id, client, Arc::default(), node_changed, cluster_changed)))
+                State::Linked(Arc::new(link(id, server, node_changed, cluster_changed)))
             }
             Err(why) => State::Invalid(why),
         },
@@ -352,7 +371,7 @@ async fn lead_to(
 
 /// A kubeconfig from a Secret must carry all it needs. One that names a program or a file of ours is refused: whoever
 /// may write the Secret could otherwise have anything run or read in our place.
-async fn client_of(kubeconfig: &[u8], caller: &Caller) -> Result<Client, String> {
+async fn client_of(kubeconfig: &[u8], caller: &Caller) -> Result<Server, String> {
     let text = std::str::from_utf8(kubeconfig).map_err(|_| "it is not text".to_owned())?;
     let kubeconfig: Kubeconfig = serde_saphyr::from_str(text).map_err(|_| "it cannot be read".to_owned())?;
     for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
@@ -377,13 +396,28 @@ async fn client_of(kubeconfig: &[u8], caller: &Caller) -> Result<Client, String>
         Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
     // Where this process runs says nothing about the way to another cluster.
     config.proxy_url = None;
-    connect(&config, caller).map_err(|error| error.to_string())
+    let client = connect(&config, caller).map_err(|error| error.to_string())?;
+    // Scheme, host and port alone: whatever else stands in the address is nobody's business.
+    let url = &config.cluster_url;
+    let address = format!(
+        "{}://{}",
+        url.scheme_str().unwrap_or("https"),
+        url.authority().map(|it| it.as_str().rsplit('@').next().unwrap_or_default()).unwrap_or_default()
+    );
+    Ok(Server { address: Some(address), client, gate: Arc::default() })
+}
+
+/// An API server and how it is spoken to.
+struct Server {
+    /// Unless it is our own.
+    address: Option<String>,
+    client: Client,
+    gate: Arc<Gate>,
 }
 
 fn link(
     id: ClusterId,
-    client: Client,
-    gate: Arc<Gate>,
+    Server { address, client, gate }: Server,
     node_changed: &NodeChanged,
     cluster_changed: &ClusterChanged,
 ) -> Link {
@@ -394,18 +428,17 @@ fn link(
     let nodes = Cache::<NodeItem>::new(what.clone());
     let configs = {
         let (id, node_changed) = (id.clone(), Arc::clone(node_changed));
-        let source =
-            Source { client: client.clone(), path: config_maps(), fields: None, metadata_only: false };
+        let source = Source::of(client.clone(), config_maps());
         let cache = Cache::new(format!("what reclaim agents are told on {what}"));
         let changed = Arc::new(move |node: &str| node_changed(&id, node, false));
         Arc::new(Configs { source, cache, changed, task: OnceLock::new() })
     };
-    let source = Source {
-        client: client.clone(),
-        path: "/api/v1/nodes".to_owned(),
-        fields: None,
-        metadata_only: false,
+    let agent_pods = {
+        let (id, node_changed) = (id.clone(), Arc::clone(node_changed));
+        let changed = Arc::new(move |node: &str| node_changed(&id, node, false));
+        Arc::new(AgentPods::new(client.clone(), &what, changed))
     };
+    let source = Source::of(client.clone(), "/api/v1/nodes");
     let task = {
         let (nodes, node_changed, cluster_changed) =
             (nodes.clone(), Arc::clone(node_changed), Arc::clone(cluster_changed));
@@ -447,7 +480,7 @@ fn link(
             tokio::join!(follow, tell);
         })
     };
-    Link { client, nodes, configs, gate, task }
+    Link { address, client, nodes, configs, agent_pods, gate, task }
 }
 
 /// What is kept of a Secret.

@@ -60,6 +60,8 @@ pub(crate) struct Metrics {
     pub(crate) duration: Histogram,
     pub(crate) errors: Family<ByError, Counter>,
     pub(crate) machines: Family<ByPhase, Gauge>,
+    pub(crate) hosts_not_cleaned: Gauge,
+    pub(crate) machines_unreachable: Gauge,
     pub(crate) lateness: Histogram,
     pub(crate) drains: Histogram,
     pub(crate) ejects: Histogram,
@@ -79,6 +81,8 @@ impl Metrics {
             duration: short(),
             errors: Family::default(),
             machines: Family::default(),
+            hosts_not_cleaned: Gauge::default(),
+            machines_unreachable: Gauge::default(),
             lateness: long(),
             drains: long(),
             ejects: long(),
@@ -111,6 +115,16 @@ impl Metrics {
         );
         registry.register("errors", "Passes that failed, by kind of error", metrics.errors.clone());
         registry.register("machines_by_phase", "ScheduledMachines in each phase", metrics.machines.clone());
+        registry.register(
+            "hosts_not_cleaned",
+            "Hosts that were handed back and whose Node is in the cluster all the same",
+            metrics.hosts_not_cleaned.clone(),
+        );
+        registry.register(
+            "machines_unreachable",
+            "ScheduledMachines whose workload cluster cannot be reached",
+            metrics.machines_unreachable.clone(),
+        );
         registry.register_with_unit(
             "transition_lateness",
             "Time between the boundary of a window and the first pass that acts on it",

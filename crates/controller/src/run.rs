@@ -6,6 +6,7 @@ use crate::queue::{Failures, Outcome, Queue};
 use crate::share::Share;
 use crate::work::Worker;
 use anyhow::Context;
+use fivespot_api::ScheduledMachine;
 use fivespot_api::names::CONTROLLER;
 use fivespot_cluster::{Caller, Change, Key, Retry, Right, Settings, Shell, connect_to};
 use fivespot_core::lifecycle::{Patience, Phase};
@@ -321,6 +322,11 @@ fn count_phases(worker: &Worker) {
         let count = i64::try_from(all.iter().filter(is_in).count()).unwrap_or(i64::MAX);
         worker.metrics.machines.get_or_create(&ByPhase { phase: phase.word() }).set(count);
     }
+    let count = |is_so: fn(&ScheduledMachine) -> bool| {
+        i64::try_from(all.iter().filter(|(_, it)| is_so(&it.machine)).count()).unwrap_or(i64::MAX)
+    };
+    worker.metrics.hosts_not_cleaned.set(count(|machine| machine.returned_node().is_some()));
+    worker.metrics.machines_unreachable.set(count(ScheduledMachine::is_workload_unreachable));
 }
 
 async fn serve(options: &Options, shell: &Arc<Shell>, share: &Arc<Share>) -> anyhow::Result<Metrics> {

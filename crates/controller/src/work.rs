@@ -132,7 +132,7 @@ impl Worker {
         trace.next = wake(Wake { at: until, poll: None }, now, running);
         trace.is_urgent = watched.machine.memory().phase == Some(Phase::EmergencyRemove);
         // What a watch says was not enough last time.
-        let mut needs = Needs { certainty: failures.any(), ..Needs::default() };
+        let mut needs = if failures.any() { Needs::OBJECTS } else { Needs::default() };
         let (now, running, observed, decision) = loop {
             let observed = self.shell.observe(watched, needs).await?;
             // A look may take seconds: what follows from it is decided for the time after it.
@@ -146,7 +146,9 @@ impl Worker {
         trace.next = wake(decision.wake, now, running);
         trace.is_urgent |= decision.phase == Phase::EmergencyRemove;
         let news = is_news(&watched.machine, &observed, &decision) && self.is_said_first(watched, &decision);
-        if news {
+        // What comes of evictions is known afterwards, and only a change of it is told.
+        let is_drain = is_drain(&decision);
+        if news && !is_drain {
             log(watched, &observed, &decision);
         }
         if self.dry_run {
@@ -154,6 +156,10 @@ impl Worker {
         }
         trace.performs = true;
         let performed = self.shell.perform(watched, wish.as_ref().ok(), &observed, decision, now).await?;
+        let said = watched.machine.status.as_ref().and_then(|status| status.message.clone());
+        if is_drain && said.unwrap_or_default() != report(&performed.decision, &observed).message {
+            log(watched, &observed, &performed.decision);
+        }
         self.count(watched, &observed, &performed.decision, now);
         let acted = performed.wrote_status? || !performed.decision.actions.is_empty();
         Ok(if acted { PassResult::acted } else { PassResult::unchanged })
@@ -212,16 +218,27 @@ fn is_news(machine: &ScheduledMachine, observed: &Observed, decision: &Decision)
         || message != report(decision, observed).message
 }
 
+/// Whether a decision does nothing but ask pods to end, as the one before it did.
+fn is_drain(decision: &Decision) -> bool {
+    let asks = |action: &Action| matches!(action, Action::Evict(_) | Action::ForceDelete(_));
+    !decision.actions.is_empty() && decision.actions.iter().all(asks)
+}
+
 fn log(watched: &Watched, observed: &Observed, decision: &Decision) {
     let actions: Vec<String> = decision.actions.iter().map(ToString::to_string).collect();
-    tracing::info!(
-        object = %watched.key(),
-        from = observed.memory.phase.map_or("-", Phase::word),
-        phase = decision.phase.word(),
-        scheduled = decision.scheduled.word(),
-        actions = actions.join(", "),
-        wake = decision.wake.at.map(tracing::field::display),
-        "{}",
-        report(decision, observed).message,
-    );
+    let message = report(decision, observed).message;
+    macro_rules! say {
+        ($level:ident) => {
+            tracing::$level!(
+                object = %watched.key(),
+                from = observed.memory.phase.map_or("-", Phase::word),
+                phase = decision.phase.word(),
+                scheduled = decision.scheduled.word(),
+                actions = actions.join(", "),
+                wake = decision.wake.at.map(tracing::field::display),
+                "{message}",
+            )
+        };
+    }
+    if decision.phase == Phase::Error { say!(warn) } else { say!(info) }
 }

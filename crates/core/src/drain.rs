@@ -26,6 +26,13 @@ pub const FORCED: Duration = Duration::from_mins(1);
 /// often as it is evicted. The two times are told by two clocks, the server's and ours: they may differ by less.
 const RETURNS_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
+/// The same for a forced drain, which must not be held up for long by what comes back however often it is ended.
+const RETURNS_AFTER_FORCED: SignedDuration = SignedDuration::from_secs(5);
+
+/// A pod that was made after the exit began is left alone until it is this old: its workload makes another one at once,
+/// and each eviction would be followed by the next.
+const PACE: SignedDuration = SignedDuration::from_secs(10);
+
 /// A pod that should have ended this long ago on a Node whose kubelet is silent will not end.
 const LOST_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
@@ -107,46 +114,66 @@ pub struct Setting {
 /// All pods of a Node, each in one bucket, in order of name.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Drain {
-    pods: Vec<(Bucket, PodId)>,
+    pods: Vec<Sorted>,
     is_forced: bool,
+}
+
+/// A pod in its bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sorted {
+    id: PodId,
+    bucket: Bucket,
+    /// Whether it came after the exit began and is too young to be asked to end again.
+    is_paced: bool,
 }
 
 impl Drain {
     /// Sorts pods into buckets.
     pub fn plan(pods: &[Pod], setting: Setting) -> Self {
-        let mut pods: Vec<_> = pods.iter().map(|pod| (bucket(pod, setting), pod.id.clone())).collect();
-        pods.sort_by(|(_, a), (_, b)| a.cmp(b));
+        let sort = |pod: &Pod| Sorted {
+            id: pod.id.clone(),
+            bucket: bucket(pod, setting),
+            is_paced: is_paced(pod, setting),
+        };
+        let mut pods: Vec<Sorted> = pods.iter().map(sort).collect();
+        pods.sort_by(|a, b| a.id.cmp(&b.id));
         Self { pods, is_forced: setting.forced }
     }
 
     /// Pods that must be asked to end now.
     pub fn to_evict(&self) -> Vec<PodId> {
-        self.of(Bucket::Running).cloned().collect()
+        self.running(false).cloned().collect()
+    }
+
+    fn running(&self, is_paced: bool) -> impl Iterator<Item = &PodId> {
+        let is_it = move |pod: &&Sorted| pod.bucket == Bucket::Running && pod.is_paced == is_paced;
+        self.pods.iter().filter(is_it).map(|pod| &pod.id)
     }
 
     /// Whether nothing is left that must go.
     pub fn is_complete(&self) -> bool {
-        !self.pods.iter().any(|(bucket, _)| bucket.must_go())
+        !self.pods.iter().any(|pod| pod.bucket.must_go())
     }
 
     /// The pods of a bucket.
     pub fn of(&self, wanted: Bucket) -> impl Iterator<Item = &PodId> {
-        self.pods.iter().filter(move |(bucket, _)| *bucket == wanted).map(|(_, id)| id)
+        self.pods.iter().filter(move |pod| pod.bucket == wanted).map(|pod| &pod.id)
     }
 
     /// What is left, in words; empty if nothing is.
     pub fn summary(&self) -> String {
+        let paced = format!("back after the cordon, evicted at most every {} s", PACE.as_secs());
         let parts = [
-            (Bucket::Running, if self.is_forced { "to end without grace" } else { "to evict" }),
-            (Bucket::Ending, "ending"),
-            (Bucket::Lost, "that cannot end since the kubelet is silent"),
+            (self.running(false).collect(), if self.is_forced { "to end without grace" } else { "to evict" }),
+            (self.running(true).collect(), paced.as_str()),
+            (self.of(Bucket::Ending).collect(), "ending"),
+            (self.of(Bucket::Lost).collect(), "that cannot end since the kubelet is silent"),
             (
-                Bucket::Returning,
+                self.of(Bucket::Returning).collect(),
                 "that came back after the cordon (its spec names the Node or tolerates the cordon)",
             ),
         ];
-        let part = |(bucket, words): (Bucket, &str)| {
-            let pods: Vec<&PodId> = self.of(bucket).collect();
+        let part = |(pods, words): (Vec<&PodId>, &str)| {
             (!pods.is_empty()).then(|| format!("{} {words}: {}", count(pods.len()), name_some(&pods)))
         };
         parts.into_iter().filter_map(part).collect::<Vec<_>>().join("; ")
@@ -165,9 +192,21 @@ fn bucket(pod: &Pod, setting: Setting) -> Bucket {
         // A pod that ends with grace is asked again, without, when there is no time for grace.
         Some(end) if setting.forced && end > setting.now => Bucket::Running,
         Some(_) => Bucket::Ending,
-        None if pod.created_at.duration_since(setting.started_at) > RETURNS_AFTER => Bucket::Returning,
+        None if pod.created_at.duration_since(setting.started_at) > returns_after(setting) => {
+            Bucket::Returning
+        }
         None => Bucket::Running,
     }
+}
+
+fn returns_after(setting: Setting) -> SignedDuration {
+    if setting.forced { RETURNS_AFTER_FORCED } else { RETURNS_AFTER }
+}
+
+/// A pod's age is told by the server's clock and ours: they may differ by less than what is told apart here.
+fn is_paced(pod: &Pod, setting: Setting) -> bool {
+    let came_after = pod.created_at > setting.started_at;
+    !setting.forced && came_after && setting.now.duration_since(pod.created_at) < PACE
 }
 
 /// What came of asking one pod to end.
@@ -251,6 +290,23 @@ mod tests {
         expect![[r#"2 pods to evict: default/web-0, default/web-1; 1 pod ending: default/ends; 1 pod that came back after the cordon (its spec names the Node or tolerates the cordon): default/pinned"#]]
             .assert_eq(&drain.summary());
         assert!(!drain.is_complete());
+    }
+
+    #[test]
+    fn what_comes_back_is_not_evicted_as_fast_as_it_comes() {
+        let pods = [pod("web"), Pod { created_at: at(25), ..pod("again") }];
+        let young = Drain::plan(&pods, Setting { now: at(30), ..GRACEFUL() });
+        assert_eq!(young.to_evict(), [pod("web").id]);
+        expect!["1 pod to evict: default/web; 1 pod back after the cordon, evicted at most every 10 s: default/again"]
+            .assert_eq(&young.summary());
+        assert!(!young.is_complete());
+        assert_eq!(Drain::plan(&pods, Setting { now: at(36), ..GRACEFUL() }).to_evict().len(), 2);
+        let forced = Setting { now: at(30), forced: true, ..GRACEFUL() };
+        assert_eq!(
+            Drain::plan(&pods, forced).to_evict(),
+            [pod("web").id],
+            "what comes back holds up no eject"
+        );
     }
 
     #[test]

@@ -14,8 +14,8 @@
 //! From there to what is done:
 //!
 //! - [`observed`] is the world as far as a decision looks at it,
-//! - [`lifecycle`] decides what to do now, with [`drain`] for pods, [`taint`] for taints and [`reclaim`] for owners in a
-//!   hurry,
+//! - [`lifecycle`] decides what to do now, with [`drain`] for pods, [`taint`] for taints, [`host`] for hosts that come
+//!   back uncalled and [`reclaim`] for owners in a hurry,
 //! - [`status`] is what people are shown of it.
 //!
 //! When several instances of the controller share the work, [`slots`] says which of them has which machine.
@@ -25,6 +25,7 @@
 pub mod drain;
 pub mod duration;
 pub mod field;
+pub mod host;
 pub mod intent;
 pub mod lifecycle;
 pub mod limits;

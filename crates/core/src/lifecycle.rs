@@ -13,14 +13,20 @@
 //! which is read from status, so that the next process goes on where the last one stopped.
 
 mod action;
+mod agent;
 mod eject;
 mod enter;
 mod leave;
 mod news;
+mod prepare;
 mod waiting;
 
 pub use action::{Action, NodeId, Part};
+pub use agent::{Absence, GRACE as AGENT_GRACE, ReclaimAgent};
 pub use news::{News, Note};
+pub use prepare::{Checked, Prepared};
+use waiting::BLOCKED;
+pub(crate) use waiting::not_cleaned;
 pub use waiting::{PausedBy, Waiting};
 
 use eject::{Turn, Verdict};
@@ -28,11 +34,11 @@ use eject::{Turn, Verdict};
 use crate::drain::Attempts;
 use crate::field::Invalid;
 use crate::intent::{Effect, Intent, Taint};
-use crate::observed::{Cause, Cluster, Needs, Object, Observed, Shutdown, Version};
+use crate::observed::{Cause, Cluster, Memory, Needs, Object, Observed, Shutdown, Version, Workload};
 use crate::reclaim::{Calls, Reclaim, Stage};
 use crate::schedule::Window;
 use crate::taint::Conflict;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
 /// Where a ScheduledMachine stands.
@@ -142,6 +148,16 @@ pub const GIVE_UP: Duration = Duration::from_mins(10);
 /// How often something is looked at that no watch reports.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
+/// How long a machine may take to join or to leave until its provider is asked what is wrong: longer than k0smotron takes
+/// for either when all is well (15 s).
+const SLOW: SignedDuration = SignedDuration::from_secs(20);
+
+/// How often a provider is asked what is wrong.
+const ASK_PROVIDER: Duration = Duration::from_secs(30);
+
+/// How long a Machine may take to be deleted until a person should look: ten times what it takes when all is well.
+const STALLS: SignedDuration = SignedDuration::from_mins(5);
+
 /// When to look again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Wake {
@@ -238,6 +254,12 @@ pub struct Decision {
     pub taints: Taints,
     /// What a person types to lend the machine again, while a hold stands.
     pub resume_command: Option<String>,
+    /// Whether the machine could be lent.
+    pub prepared: Prepared,
+    /// Whether a reclaim agent looks at the Node.
+    pub agent: ReclaimAgent,
+    /// What the server said when it was asked so, to be remembered.
+    pub checked: Option<Checked>,
 }
 
 /// Everything a step looks at.
@@ -273,6 +295,9 @@ pub fn decide(
         (Turn::Begins | Turn::None, _) => given.go_on(clears, notes),
     };
     given.tell_of_schedule(&mut decision);
+    given.tell_of_trouble(&mut decision);
+    given.prepare(&mut decision);
+    given.check_agent(&mut decision);
     if let Some(until) = decision.window.and_then(|window| window.until) {
         decision.wake.at = Some(decision.wake.at.map_or(until, |at| at.min(until)));
     }
@@ -295,6 +320,22 @@ impl<'a> Given<'a> {
         decision.notes.extend(notes);
         self.hold_if_paused(&mut decision);
         decision
+    }
+
+    /// Asks the provider what takes so long, if it does.
+    fn ask_provider(&self, decision: &mut Decision, since: Timestamp) {
+        let at = since.saturating_add(SLOW).unwrap_or(Timestamp::MAX);
+        if at > self.now {
+            decision.wake.at = Some(decision.wake.at.map_or(at, |other| other.min(at)));
+            return;
+        }
+        decision.needs.words = true;
+        decision.wake.poll = Some(decision.wake.poll.map_or(ASK_PROVIDER, |poll| poll.min(ASK_PROVIDER)));
+    }
+
+    /// What the provider says is wrong, to be put behind a sentence.
+    fn provider_says(&self) -> String {
+        self.observed.provider_says.as_ref().map_or(String::new(), |it| format!("; the provider says: {it}"))
     }
 
     fn goal(&self) -> Goal<'a> {
@@ -354,6 +395,9 @@ impl<'a> Given<'a> {
             taints: Taints::NoNode,
             reclaim: self.reclaim.cloned(),
             resume_command: self.is_reclaimed().then(|| self.orders.reclaim.resume_command.clone()),
+            prepared: Prepared::NotChecked,
+            agent: ReclaimAgent::NotWanted,
+            checked: None,
         }
     }
 
@@ -383,6 +427,7 @@ impl<'a> Given<'a> {
             Action::RemoveFinalizer | Action::ForceDelete(_) => true,
             Action::Cordon(_) => self.is_emergency(),
             Action::AddFinalizer
+            | Action::Try(_)
             | Action::Create(_)
             | Action::Delete { .. }
             | Action::ExcludeDrain { .. }
@@ -392,6 +437,7 @@ impl<'a> Given<'a> {
             | Action::Disable { .. }
             | Action::ClearRequest { .. }
             | Action::ClearOwnRequest
+            | Action::RememberHost(_)
             | Action::WriteAgentConfig { .. }
             | Action::DeleteAgentConfig { .. }
             | Action::Arm { .. }
@@ -414,6 +460,7 @@ impl<'a> Given<'a> {
             // The budget of a graceful exit begins when the pause ends.
             decision.shutdown = None;
             decision.wake = Wake::default();
+            decision.needs.words = false;
             decision.phase = self.observed.memory.phase.unwrap_or(decision.phase);
         }
     }
@@ -433,6 +480,21 @@ impl<'a> Given<'a> {
 
     fn delete(&self, part: Part, object: &Object) -> Action {
         Action::Delete { part, uid: object.uid.clone(), version: self.decided_on(object) }
+    }
+
+    /// What only a person can mend, and a cluster that cannot be reached, are told once.
+    fn tell_of_trouble(&self, decision: &mut Decision) {
+        let Memory { phase, was_unreachable, .. } = &self.observed.memory;
+        let told = |decision: &Decision| decision.notes.iter().any(|note| note.news == News::HostNotCleaned);
+        if decision.phase == Phase::Error && *phase != Some(Phase::Error) && !told(decision) {
+            let text = decision.waiting.as_ref().map(ToString::to_string).unwrap_or_default();
+            decision.notes.push(Note { news: News::NeedsAttention, text });
+        }
+        if let Workload::Unreachable(why) = &self.observed.workload
+            && !was_unreachable
+        {
+            decision.notes.push(Note { news: News::WorkloadUnreachable, text: why.message.clone() });
+        }
     }
 
     fn tell_of_schedule(&self, decision: &mut Decision) {
@@ -461,6 +523,33 @@ impl<'a> Given<'a> {
 }
 
 impl Decision {
+    /// Whether the actions after this one are done even if it fails, other than by a race. A webhook that is down
+    /// must not keep a machine from leaving: without the annotations Cluster API drains within its own bounds, and a
+    /// Node that cannot be written is taken away with its Machine.
+    pub fn goes_on_without(&self, action: &Action) -> bool {
+        let is_urgent = matches!(self.phase, Phase::EmergencyRemove | Phase::Disabled | Phase::Terminated);
+        match action {
+            Action::ExcludeDrain { .. } | Action::RememberHost(_) => true,
+            Action::Try(_) => self.phase != Phase::Pending,
+            Action::Cordon(_)
+            | Action::ClearRequest { .. }
+            | Action::DeleteAgentConfig { .. }
+            | Action::Disarm(_) => is_urgent,
+            Action::AddFinalizer
+            | Action::RemoveFinalizer
+            | Action::Create(_)
+            | Action::Delete { .. }
+            | Action::Uncordon(_)
+            | Action::SetTaints { .. }
+            | Action::Evict(_)
+            | Action::ForceDelete(_)
+            | Action::Disable { .. }
+            | Action::ClearOwnRequest
+            | Action::WriteAgentConfig { .. }
+            | Action::Arm { .. } => false,
+        }
+    }
+
     /// The decision after the server refused to disable the schedule: the hold stands in its place, and says why.
     #[must_use]
     pub fn not_disabled(mut self, refusal: String) -> Self {
@@ -479,11 +568,33 @@ impl Decision {
         self
     }
 
-    /// The decision after its evictions were tried: it says who is in the way.
+    /// The decision after its evictions were tried: it says who is in the way, and tells people when somebody begins
+    /// to be.
     #[must_use]
-    pub fn after(mut self, attempts: &Attempts) -> Self {
-        if let Some(Waiting::Draining { blocked, .. }) = &mut self.waiting {
-            *blocked = attempts.summary();
+    pub fn after(mut self, attempts: &Attempts, observed: &Observed) -> Self {
+        let found = attempts.summary();
+        let Some(Waiting::Draining { blocked, .. } | Waiting::HostNotCleaned { blocked, .. }) =
+            &mut self.waiting
+        else {
+            return self;
+        };
+        blocked.clone_from(&found);
+        let was_blocked = observed.memory.ready.as_ref().is_some_and(|(reason, _)| reason == BLOCKED);
+        if !found.is_empty() && !was_blocked {
+            self.notes.push(Note { news: News::NodeDrainBlocked, text: found });
+        }
+        self
+    }
+
+    /// The decision in the words of who carried out the one before it: one who only looks tries no eviction, and says who
+    /// was in the way when that was last tried.
+    #[must_use]
+    pub fn as_last_tried(mut self, observed: &Observed) -> Self {
+        let before = self.waiting.as_ref().map(ToString::to_string).unwrap_or_default();
+        let said = observed.memory.ready.as_ref().and_then(|(_, message)| message.strip_prefix(&before));
+        let said = said.and_then(|said| said.strip_prefix("; "));
+        if let (Some(Waiting::Draining { blocked, .. }), Some(said)) = (&mut self.waiting, said) {
+            said.clone_into(blocked);
         }
         self
     }

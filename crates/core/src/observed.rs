@@ -5,8 +5,11 @@
 //! declared finished on a rumour: [`crate::lifecycle::decide`] asks for a closer look instead ([`Needs`]).
 
 use crate::drain::Pod;
+use crate::host::{HostId, LentHost};
 use crate::intent::{Effect, Taint};
+use crate::lifecycle::Checked;
 use crate::reclaim::{Reclaim, Request};
+use crate::schedule::Schedule;
 use jiff::Timestamp;
 
 /// Everything that is known about the world around one ScheduledMachine.
@@ -26,10 +29,31 @@ pub struct Observed {
     pub workload: Workload,
     /// What reclaim agents are told on behalf of this ScheduledMachine, on whatever Node.
     pub agent_configs: Vec<AgentConfig>,
+    /// The pod of the reclaim agent on the Node.
+    pub agent: AgentSight,
     /// Whether our finalizer stands on the ScheduledMachine.
     pub finalizer: bool,
+    /// Other ScheduledMachines that give the same address to the same kind of provider.
+    pub rivals: Vec<Rival>,
+    /// What the provider says is wrong, in its own words, if somebody asked.
+    pub provider_says: Option<String>,
+    /// Identity of the two embedded specs: others have another.
+    pub spec_id: String,
     /// What the last pass left in status.
     pub memory: Memory,
+}
+
+/// Another ScheduledMachine that lends the same host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rival {
+    /// Namespace and name.
+    pub name: String,
+    /// Whether it has a Machine, or objects of one.
+    pub holds: bool,
+    /// Whether it was made before.
+    pub is_older: bool,
+    /// When it is to be lent, if anything allows that.
+    pub schedule: Option<Schedule>,
 }
 
 /// Whether the server has a kind.
@@ -61,6 +85,18 @@ pub enum Presence<T> {
     Ours(T),
     /// Its kind is not served; the text names it. Nothing of a kind that is not served exists.
     NotServed(String),
+    /// The server does not say, through any version of the kind. A conversion webhook that is down looks like this, so
+    /// no way out may wait for it.
+    Unknown(Unknown),
+}
+
+/// Why nobody can say whether an object exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown {
+    /// In words.
+    pub why: String,
+    /// Whether the server refused to say, so that a person must give us the right to ask.
+    pub is_refused: bool,
 }
 
 /// Somebody else's object under a name we need.
@@ -126,6 +162,8 @@ pub struct Machine {
     pub bootstrapped: bool,
     /// Cluster API's own word on it.
     pub ready: Ready,
+    /// What Cluster API says that the deletion waits for.
+    pub deleting: Ready,
     /// Whether Cluster API is told to leave the drain alone.
     pub excludes_drain: bool,
     /// Whether Cluster API is told not to wait for volumes.
@@ -134,7 +172,7 @@ pub struct Machine {
     pub hooks: Vec<String>,
 }
 
-/// A condition of somebody else's object.
+/// A condition of somebody else's object: Ready, but for [`Machine::deleting`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ready {
     /// True, False or not known.
@@ -157,11 +195,11 @@ pub enum Access {
 /// The cluster that holds Node and Pods.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Workload {
-    /// Nobody looked, since there is no Machine.
+    /// Nobody looked, since there is neither a Machine nor a host that was lent before.
     NotAsked,
     /// It cannot be reached; the text says why.
     Unreachable(Unreachable),
-    /// It can.
+    /// It can: with the Node of the Machine, or else the Node that has the name of the host that was lent last.
     Reachable(Access, Option<Box<Node>>),
 }
 
@@ -214,6 +252,13 @@ pub struct Node {
     pub armed_for: Option<String>,
     /// Whether it bears the label by which the reclaim agent runs on it.
     pub labelled: bool,
+    /// The host that it runs on, as its kubelet reports it.
+    pub host: HostId,
+    /// Whose it is, if it is not this ScheduledMachine's: the Machine that Cluster API says it belongs to, or the control
+    /// plane that runs on it.
+    pub claimed_by: Option<String>,
+    /// Another ScheduledMachine whose Machine has the same Node and was made first.
+    pub rival: Option<String>,
     /// A request to give the machine back.
     pub request: Option<Request>,
     /// Its pods, if somebody looked.
@@ -236,6 +281,37 @@ pub struct AgentConfig {
     pub uid: String,
     /// The programs it looks for; `None` if it is not as we write it.
     pub commands: Option<Vec<String>>,
+}
+
+/// What is seen of the reclaim agent's pod on a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AgentSight {
+    /// Nobody looked.
+    NotAsked,
+    /// The pods of reclaim agents cannot be seen; the text says why.
+    NotVisible(String),
+    /// There is none, or the best of those that stay.
+    Seen(Option<AgentPod>),
+}
+
+/// The reclaim agent's pod on a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AgentPod {
+    /// Name.
+    pub name: String,
+    /// How it is.
+    pub state: AgentPodState,
+}
+
+/// How far the reclaim agent's pod is, from worst to best.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AgentPodState {
+    /// Its container does not run; the text says why, as far as that is known.
+    Waiting(String),
+    /// Its container runs, and is not ready.
+    Running,
+    /// It is ready.
+    Ready,
 }
 
 /// A taint as it stands on a Node.
@@ -286,6 +362,24 @@ pub struct Memory {
     pub last_scheduled: Option<Timestamp>,
     /// `status.reclaim`.
     pub reclaim: Option<Reclaim>,
+    /// The host that was lent last: `status.host`, or the annotation where status is lost.
+    pub host: Option<LentHost>,
+    /// The same as the annotation alone has it, which survives a move and a restore.
+    pub noted_host: Option<LentHost>,
+    /// What the server said of the embedded specs when it was last asked.
+    pub checked: Option<Checked>,
+    /// Reason of the Prepared condition.
+    pub prepared: Option<String>,
+    /// Reason and message of the Ready condition.
+    pub ready: Option<(String, String)>,
+    /// Whether the workload cluster could not be reached.
+    pub was_unreachable: bool,
+    /// Reason of the ReclaimAgent condition.
+    pub agent: Option<String>,
+    /// Since when the ReclaimAgent condition is False.
+    pub without_agent_since: Option<Timestamp>,
+    /// Whether people were told that the host came back.
+    pub told_of_return: bool,
 }
 
 /// An exit under way.
@@ -355,24 +449,69 @@ impl Cause {
 
 /// What a decision must know that a quick look does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that may be needed or not")]
 pub struct Needs {
-    /// The server's own word on every object: what a watch has not got may exist, and what it has may have changed.
+    /// The server's own answer on Machine and Cluster: what a watch has not got may exist, and what it has may have
+    /// changed.
     pub certainty: bool,
+    /// The server's own answer on the two provider objects. It depends on their provider, which may be down, so a
+    /// Machine leaves without it.
+    pub parts: bool,
     /// The pods of the Node.
     pub pods: bool,
+    /// The provider's own words on what takes so long. Nothing is decided on them: they are shown.
+    pub words: bool,
 }
 
 impl Needs {
     /// Whether `known` covers this.
     pub fn within(self, known: Self) -> bool {
-        (known.certainty || !self.certainty) && (known.pods || !self.pods)
+        (known.certainty || !self.certainty)
+            && (known.parts || !self.parts)
+            && (known.pods || !self.pods)
+            && (known.words || !self.words)
     }
 
     /// Both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
-        Self { certainty: self.certainty || other.certainty, pods: self.pods || other.pods }
+        Self {
+            certainty: self.certainty || other.certainty,
+            parts: self.parts || other.parts,
+            pods: self.pods || other.pods,
+            words: self.words || other.words,
+        }
     }
+
+    /// The server's own answer on every object around a machine.
+    pub const OBJECTS: Self = Self { certainty: true, parts: true, pods: false, words: false };
+}
+
+impl Ready {
+    /// What it says, in one line; `otherwise` if it says nothing. Cluster API writes several reasons as a list of lines
+    /// with bullets, whose parts may be lists again.
+    pub fn words(&self, otherwise: &str) -> String {
+        match (self.reason.as_str(), self.message.trim()) {
+            ("", "") => otherwise.to_owned(),
+            (reason, "") => reason.to_owned(),
+            (_, message) => one_line(message),
+        }
+    }
+}
+
+/// Several lines in one. A line that ends with a colon leads to the next.
+pub fn one_line(text: &str) -> String {
+    let lines = text.lines().map(|line| line.trim().trim_start_matches("* ").trim());
+    lines.filter(|line| !line.is_empty()).fold(String::new(), |mut all, line| {
+        let between = match all.as_str() {
+            "" => "",
+            before if before.ends_with(':') => " ",
+            _ => "; ",
+        };
+        all.push_str(between);
+        all.push_str(line);
+        all
+    })
 }
 
 impl<T> Presence<T> {
@@ -380,7 +519,15 @@ impl<T> Presence<T> {
     pub fn ours(&self) -> Option<&T> {
         match self {
             Self::Ours(object) => Some(object),
-            Self::Absent(_) | Self::Foreign(_) | Self::NotServed(_) => None,
+            Self::Absent(_) | Self::Foreign(_) | Self::NotServed(_) | Self::Unknown(_) => None,
+        }
+    }
+
+    /// Why nobody can say whether there is one, if it is so.
+    pub fn unknown(&self) -> Option<&Unknown> {
+        match self {
+            Self::Unknown(why) => Some(why),
+            Self::Absent(_) | Self::Foreign(_) | Self::NotServed(_) | Self::Ours(_) => None,
         }
     }
 
@@ -396,6 +543,26 @@ impl Workload {
         match self {
             Self::Reachable(_, node) => node.as_deref(),
             Self::NotAsked | Self::Unreachable(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_reasons_is_told_in_one_line_whole() {
+        for (text, expected) in [
+            ("", ""),
+            ("  Waiting  ", "Waiting"),
+            ("* A: no\n* B: no", "A: no; B: no"),
+            (
+                "* InfrastructureReady:\n  * Provisioned: connection refused\n* NodeHealthy: waiting",
+                "InfrastructureReady: Provisioned: connection refused; NodeHealthy: waiting",
+            ),
+        ] {
+            assert_eq!(one_line(text), expected);
         }
     }
 }

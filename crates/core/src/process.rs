@@ -4,9 +4,14 @@
 //! name nor a command line need be UTF-8, and the kernel cuts names wherever the fifteenth byte ends.
 //!
 //! A process of a pod never matches. `killIfCommands: [java]` is about the java of the person at the desk; the java of
-//! a pod is the guest, and would throw itself out.
+//! a pod is the guest, and would throw itself out. A helper of the node or of the kernel, which quotes what a guest
+//! chose, does not match either.
+
+mod origin;
 
 use memchr::memmem::Finder;
+use origin::Origin;
+pub use origin::ProcFile;
 use std::sync::Arc;
 
 /// Bytes of a process name that the kernel keeps (`TASK_COMM_LEN` less its NUL, `include/linux/sched.h`).
@@ -18,8 +23,9 @@ pub const NAME_BYTES: usize = 15;
 /// - the kubelet, and the distributions that are kubelet and runtime in one program;
 /// - the runtimes, and what they start for each container: shims, monitors, and the low-level runtimes between the
 ///   fork and the container's own program.
-pub const NODE_PROGRAMS: [&str; 19] = [
+pub const NODE_PROGRAMS: [&str; 20] = [
     "kubelet",
+    "kubelite",
     "k0s",
     "k3s",
     "k3s-agent",
@@ -76,6 +82,8 @@ pub trait View {
     fn groups(&mut self) -> Option<&[u8]>;
     /// `cgroup` of process 1.
     fn groups_of_init(&mut self) -> Option<&[u8]>;
+    /// A file of any process: this one, or one that it may descend from.
+    fn file_of(&mut self, pid: u32, file: ProcFile) -> Option<&[u8]>;
 }
 
 impl Patterns {
@@ -116,10 +124,14 @@ impl Patterns {
             return None;
         }
         let of_init = process.groups_of_init().unwrap_or_default().to_vec();
-        if is_in_pod(process.groups()?, &of_init) {
+        let groups = process.groups()?.to_vec();
+        if is_in_pod(&groups, &of_init) {
             return None;
         }
-        Some(Match { pid, pattern: Arc::clone(pattern) })
+        match origin::origin(process, &groups)? {
+            Origin::Owner => Some(Match { pid, pattern: Arc::clone(pattern) }),
+            Origin::NodeService | Origin::Kernel => None,
+        }
     }
 
     /// The first pattern that is the name; one that is longer than the kernel's names matches by what fits.
@@ -147,12 +159,14 @@ fn is_node_program(name: &[u8]) -> bool {
 /// Whether `status` is that of a process that runs: not of one of its threads, which `/proc` shows under their own
 /// number too, and not of one that has ended and was not fetched by its parent.
 fn is_running_process(pid: u32, status: &[u8]) -> bool {
-    let field = |key: &[u8]| {
-        let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key));
-        line.map(<[u8]>::trim_ascii)
-    };
-    let ended = field(b"State:").is_none_or(|state| matches!(state.first(), Some(b'Z' | b'X')));
-    !ended && field(b"Tgid:") == Some(pid.to_string().as_bytes())
+    let state = status_field(status, b"State:");
+    let ended = state.is_none_or(|state| matches!(state.first(), Some(b'Z' | b'X')));
+    !ended && status_field(status, b"Tgid:") == Some(pid.to_string().as_bytes())
+}
+
+fn status_field<'a>(status: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key));
+    line.map(<[u8]>::trim_ascii)
 }
 
 /// Whether `groups` are those of a pod.
@@ -252,6 +266,10 @@ mod tests {
         fn groups_of_init(&mut self) -> Option<&[u8]> {
             Some(self.init.as_bytes())
         }
+        fn file_of(&mut self, _: u32, file: ProcFile) -> Option<&[u8]> {
+            // Whose process is the parent of which is the matter of `origin`.
+            (file == ProcFile::Stat).then_some(b"42 (x) S 1 42 42 0 -1 4194304 0")
+        }
     }
 
     fn check(patterns: &Patterns, mut process: Process, expected: Option<&str>) {
@@ -343,6 +361,36 @@ mod tests {
         let mut process = Process::new(b"java", b"java\0");
         process.groups = None;
         check(&both(&["java"]), process, None);
+    }
+
+    /// Every process that starts is judged, and nearly none matches: the price of those is the price of a storm.
+    #[test]
+    fn what_matches_no_pattern_is_asked_for_its_name_and_command_line_alone() {
+        struct Stranger;
+        impl View for Stranger {
+            fn pid(&self) -> u32 {
+                42
+            }
+            fn name(&mut self) -> Option<&[u8]> {
+                Some(b"sh")
+            }
+            fn command_line(&mut self) -> Option<&[u8]> {
+                Some(b"sh\0-c\0true\0")
+            }
+            fn status(&mut self) -> Option<&[u8]> {
+                unreachable!("status was read")
+            }
+            fn groups(&mut self) -> Option<&[u8]> {
+                unreachable!("groups were read")
+            }
+            fn groups_of_init(&mut self) -> Option<&[u8]> {
+                unreachable!("groups of init were read")
+            }
+            fn file_of(&mut self, pid: u32, file: ProcFile) -> Option<&[u8]> {
+                unreachable!("{file:?} of {pid} was read")
+            }
+        }
+        assert_eq!(both(&["java"]).judge(1000, &mut Stranger), None);
     }
 
     #[test]

@@ -3,9 +3,14 @@
 //! Nothing in it is an elapsed time or the time of the pass, so that an unchanged world means an unchanged status
 //! and no write.
 
+use crate::host::{self, LentHost, Returned};
 use crate::intent::{Effect, Taint};
-use crate::lifecycle::{Decision, Phase, Scheduled, Taints, Waiting};
-use crate::observed::{Access, Machine, Object, Observed, Presence, Shutdown, UnreachableReason, Workload};
+use crate::lifecycle::{
+    Checked, Decision, Phase, Prepared, ReclaimAgent, Scheduled, Taints, Waiting, not_cleaned,
+};
+use crate::observed::{
+    Access, Machine, Object, Observed, Presence, Shutdown, UnreachableReason, Workload, one_line,
+};
 use crate::reclaim::Reclaim;
 use jiff::Timestamp;
 
@@ -42,6 +47,10 @@ pub struct Report {
     pub shutdown: Option<Shutdown>,
     /// The last reclaim.
     pub reclaim: Option<Reclaim>,
+    /// The host that is lent, or was lent last.
+    pub host: Option<LentHost>,
+    /// What the server said of the embedded specs.
+    pub checked: Option<Checked>,
 }
 
 /// One condition.
@@ -74,6 +83,12 @@ pub enum ConditionKind {
     NodeTainted,
     /// The workload cluster answers.
     WorkloadReachable,
+    /// A host that was handed back is in the cluster all the same; only there while it is so.
+    HostNotCleaned,
+    /// All is there that lending the machine needs.
+    Prepared,
+    /// A reclaim agent looks at the Node.
+    ReclaimAgent,
 }
 
 impl ConditionKind {
@@ -87,6 +102,9 @@ impl ConditionKind {
             Self::MachineReady => "MachineReady",
             Self::NodeTainted => "NodeTainted",
             Self::WorkloadReachable => "WorkloadReachable",
+            Self::HostNotCleaned => "HostNotCleaned",
+            Self::Prepared => "Prepared",
+            Self::ReclaimAgent => "ReclaimAgent",
         }
     }
 }
@@ -132,6 +150,8 @@ pub fn report(decision: &Decision, observed: &Observed) -> Report {
         next_cleanup,
         shutdown: decision.shutdown.clone(),
         reclaim: decision.reclaim.clone(),
+        host: host::lent_host(observed),
+        checked: decision.checked.clone(),
     }
 }
 
@@ -190,7 +210,9 @@ fn conditions(decision: &Decision, observed: &Observed) -> Vec<Condition> {
     let mut all = vec![ready(decision)];
     match decision.phase {
         Phase::Pending | Phase::ShuttingDown | Phase::EmergencyRemove => {
-            all.push(Condition { kind: ConditionKind::Reconciling, status: Some(true), ..ready(decision) });
+            let is_stalled = decision.waiting.as_ref().is_some_and(Waiting::is_stalled);
+            let kind = if is_stalled { ConditionKind::Stalled } else { ConditionKind::Reconciling };
+            all.push(Condition { kind, status: Some(true), ..ready(decision) });
         }
         Phase::Error => {
             all.push(Condition { kind: ConditionKind::Stalled, status: Some(true), ..ready(decision) });
@@ -201,7 +223,41 @@ fn conditions(decision: &Decision, observed: &Observed) -> Vec<Condition> {
     all.push(machine_ready(observed.machine.ours()));
     all.push(node_tainted(&decision.taints));
     all.extend(workload_reachable(&observed.workload));
+    all.push(prepared(&decision.prepared));
+    all.push(reclaim_agent(&decision.agent));
+    all.extend(host_not_cleaned(observed));
     all
+}
+
+fn prepared(prepared: &Prepared) -> Condition {
+    let (status, message) = match prepared {
+        Prepared::NotChecked => (None, "The provider objects have not been tried yet".to_owned()),
+        Prepared::Yes => (Some(true), "The server would create all objects of the machine".to_owned()),
+        Prepared::No { message, .. } => (Some(false), message.clone()),
+    };
+    Condition { kind: ConditionKind::Prepared, status, reason: prepared.reason(), message }
+}
+
+fn reclaim_agent(agent: &ReclaimAgent) -> Condition {
+    let (status, reason, message) = (agent.status(), agent.reason(), agent.to_string());
+    Condition { kind: ConditionKind::ReclaimAgent, status, reason, message }
+}
+
+fn host_not_cleaned(observed: &Observed) -> Option<Condition> {
+    let (node, returned) = host::returned(observed)?;
+    let (status, reason, message) = match returned {
+        Returned::SameHost => (Some(true), "NodeWithoutMachine", not_cleaned(&node.name)),
+        Returned::NameOnly => (
+            None,
+            "SameNameOnly",
+            format!(
+                "Node {} has the name of the Node that was lent, and another machine id: it is taken for another host \
+                 and not touched. If it is the same host, clean it and delete the Node",
+                node.name
+            ),
+        ),
+    };
+    Some(Condition { kind: ConditionKind::HostNotCleaned, status, reason, message })
 }
 
 fn ready(decision: &Decision) -> Condition {
@@ -240,7 +296,7 @@ fn machine_ready(machine: Option<&Machine>) -> Condition {
     let (status, reason, message) = match machine {
         None => (None, "NoMachine", "There is no Machine".to_owned()),
         Some(machine) => {
-            let said = machine.ready.message.trim().replace('\n', " ");
+            let said = one_line(&machine.ready.message);
             match machine.ready.status {
                 Some(true) => (Some(true), "MachineReady", said),
                 Some(false) => (Some(false), "MachineNotReady", said),

@@ -1,6 +1,6 @@
 //! The others: whoever changes the world beside the controller.
 
-use crate::world::{ClusterThing, PROGRAM, Provider, Sight, Spec, World, admin_taint, evict};
+use crate::world::{ClusterThing, HOST, PROGRAM, Provider, Sight, Spec, World, admin_taint, evict};
 use fivespot_core::lifecycle::{Deletion, Part, Patience};
 use fivespot_core::observed::AgentConfig;
 use fivespot_core::reclaim::Request;
@@ -96,6 +96,8 @@ pub enum User {
     Commands(bool),
     /// Somebody takes the request off the Node.
     ClearRequest,
+    /// Somebody cleans a host that came back, and deletes its Node.
+    CleanHost,
 }
 
 /// What may break.
@@ -114,6 +116,14 @@ pub enum Fault {
     BudgetsRelent,
     /// The provider behaves as k0smotron does from now on.
     Stubborn,
+    /// The provider's clean-up fails from now on, or not.
+    CleanUpFails(bool),
+    /// A host that was not cleaned up boots, and its kubelet registers a Node.
+    HostBoots,
+    /// The provider's webhooks are down, or not.
+    ProviderDown(bool),
+    /// Cluster API's webhooks are down, or not.
+    CapiDown(bool),
     /// A policy forbids to disable the schedule, or does not.
     PolicyForbids(bool),
 }
@@ -189,6 +199,12 @@ impl World {
             User::ClearRequest => {
                 if let Some(node) = &mut self.node {
                     node.view.request = None;
+                }
+            }
+            User::CleanHost => {
+                self.host_is_dirty = false;
+                if self.has_returned() {
+                    self.node = None;
                 }
             }
             User::KillSwitch(on) => self.orders.kill_switch = on,
@@ -273,8 +289,22 @@ impl World {
                 }
             }
             Fault::Stubborn => self.provider = Provider::Stubborn,
+            Fault::CleanUpFails(on) => self.clean_up_fails = on,
+            Fault::HostBoots => self.boot(),
+            Fault::ProviderDown(on) => self.provider_down = on,
+            Fault::CapiDown(on) => self.capi_down = on,
             Fault::PolicyForbids(on) => self.refuses_disable = on,
         }
+    }
+
+    /// Without a providerID: the provider writes that, and its object is gone.
+    fn boot(&mut self) {
+        if !self.host_is_dirty || self.node.is_some() {
+            return;
+        }
+        let mut node = self.new_node();
+        (node.view.provider_id, node.view.ready.status) = (None, Some(true));
+        self.node = Some(node);
     }
 
     fn watch(&mut self) {
@@ -293,10 +323,10 @@ impl World {
 
     /// One reconcile of the Machine.
     fn cluster_api(&mut self) {
-        if self.cluster.is_none_or(|cluster| cluster.paused) {
+        if self.cluster.is_none_or(|cluster| cluster.paused) || self.capi_down {
             return;
         }
-        let host = self.infrastructure.as_ref().filter(|it| it.done).map(|_| crate::world::HOST.to_owned());
+        let host = self.infrastructure.as_ref().filter(|it| it.done).map(|_| HOST.to_owned());
         let joined = self.node.as_ref().filter(|node| node.view.provider_id == host && host.is_some());
         let joined = joined.map(|node| node.view.name.clone());
         let Some(machine) = &mut self.machine else { return };
@@ -328,6 +358,10 @@ impl World {
                 return;
             }
         }
+        // Without the provider's webhooks Cluster API can neither read nor delete its objects.
+        if self.provider_down {
+            return;
+        }
         if self.infrastructure.is_some() {
             let _ = self.delete(Part::Infrastructure, None);
             return;
@@ -344,15 +378,20 @@ impl World {
     }
 
     fn provider(&mut self) {
+        if self.provider_down {
+            return;
+        }
         if let Some(it) = &mut self.bootstrap {
             it.done |= it.view.has_machine_owner && it.view.deleting_since.is_none();
         }
         let data = self.bootstrap.as_ref().is_some_and(|it| it.done);
+        let bootstrapped = self.machine.as_ref().is_some_and(|it| it.view.bootstrapped);
         let Some(it) = &mut self.infrastructure else { return };
         if it.view.deleting_since.is_none() {
             it.finalizer = true;
             it.done |= it.view.has_machine_owner && data;
-        } else if it.view.has_machine_owner || self.provider == Provider::Plain {
+        } else if (it.view.has_machine_owner && bootstrapped) || self.provider == Provider::Plain {
+            self.host_is_dirty = self.clean_up_fails && (it.done || self.host_is_dirty);
             self.vanish(Part::Infrastructure);
         }
     }
@@ -360,13 +399,21 @@ impl World {
     fn kubelet(&mut self) {
         let lent = self.infrastructure.as_ref().is_some_and(|it| it.done);
         let now = self.now;
-        if !lent {
+        if lent {
+            // The provider installs the host anew, and writes its identifier to the Node.
+            self.host_is_dirty = false;
+            if let Some(node) = &mut self.node {
+                node.view.provider_id = Some(HOST.to_owned());
+            }
+        }
+        if !lent && !self.host_is_dirty {
             if let Some(node) = &mut self.node {
                 node.view.ready.status = None;
             }
             return;
         }
         match &mut self.node {
+            None if !lent => {}
             None => self.node = Some(self.new_node()),
             Some(node) => {
                 node.view.ready.status = Some(true);
@@ -388,7 +435,7 @@ impl World {
             of_node.flat_map(commands).any(|command| command == PROGRAM)
         };
         let is_told = self.node.as_ref().is_some_and(|node| told(&node.view.name));
-        let runs = self.reachable && self.program_runs && is_told;
+        let runs = self.reachable && self.program_runs && is_told && !self.agent_is_dead;
         if let Some(node) = self.node.as_mut().filter(|node| runs && node.view.labelled) {
             node.view.request.get_or_insert(request);
         }

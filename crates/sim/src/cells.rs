@@ -4,6 +4,7 @@ use crate::world::{
     BUDGET, ClusterThing, EVENING, HOST, MORNING, NODE, PROGRAM, Provider, Sight, Spec, World,
 };
 use fivespot_core::drain::FORCED;
+use fivespot_core::host::LentHost;
 use fivespot_core::lifecycle::{Deletion, Part, Phase};
 use fivespot_core::observed::{AgentConfig, Cause, Shutdown};
 use fivespot_core::reclaim::{Reclaim, Request, accept};
@@ -40,7 +41,7 @@ pub const GOALS: [Named; 14] = [
 ];
 
 /// What there is.
-pub const WORLDS: [Named; 21] = [
+pub const WORLDS: [Named; 26] = [
     ("nothing", |_| {}),
     ("no cluster", |world| world.cluster = None),
     ("cluster deleting", |world| {
@@ -51,6 +52,10 @@ pub const WORLDS: [Named; 21] = [
     ("machine, no node", machine),
     ("node not ready", node),
     ("node ready", node_ready),
+    ("node ready, no agent", |world| {
+        node_ready(world);
+        world.agent_is_dead = true;
+    }),
     ("node ready, our cordon", |world| {
         node_ready(world);
         cordon(world, true);
@@ -98,6 +103,14 @@ pub const WORLDS: [Named; 21] = [
         node_ready(world);
         let _ = world.delete(Part::Machine, None);
     }),
+    ("machine deleting for long", |world| {
+        node_ready(world);
+        let _ = world.delete(Part::Machine, None);
+        let long_ago = world.second().checked_sub(SignedDuration::from_mins(6)).ok();
+        if let Some(it) = &mut world.machine {
+            it.view.object.deleting_since = long_ago;
+        }
+    }),
     ("infrastructure deleting", |world| {
         provider_objects(world);
         let _ = world.delete(Part::Infrastructure, None);
@@ -114,6 +127,20 @@ pub const WORLDS: [Named; 21] = [
     ("infrastructure lost", |world| {
         node_ready(world);
         world.infrastructure = None;
+    }),
+    ("host came back", |world| {
+        came_back(world);
+        pods(world, true);
+    }),
+    ("host came back, emptied", |world| {
+        came_back(world);
+        cordon(world, true);
+    }),
+    ("other host of its name", |world| {
+        came_back(world);
+        if let Some(node) = &mut world.node {
+            "m2".clone_into(&mut node.view.host.machine_id);
+        }
     }),
     ("foreign machine", |world| {
         machine(world);
@@ -232,6 +259,15 @@ fn node_ready(world: &mut World) {
     if let Some(node) = &mut world.node {
         node.view.ready.status = Some(true);
     }
+}
+
+/// The provider did not clean the host that was lent, and it has booted since.
+fn came_back(world: &mut World) {
+    let mut node = world.new_node();
+    (node.view.provider_id, node.view.ready.status) = (None, Some(true));
+    let host = LentHost { node: node.view.name.clone(), id: node.view.host.clone() };
+    (world.memory.host, world.memory.noted_host) = (Some(host.clone()), Some(host));
+    (world.node, world.finalizer, world.host_is_dirty) = (Some(node), true, true);
 }
 
 fn cordon(world: &mut World, by_us: bool) {

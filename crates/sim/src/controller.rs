@@ -32,6 +32,8 @@ pub struct Controller {
     pub broken: Vec<String>,
     /// Whether the last pass was refused something: then the next one looks closely at once.
     pub refused: bool,
+    /// Whether the last pass met a webhook that is down: then it is tried again later.
+    pub met_breakdown: bool,
     /// The world at the start of the last pass.
     pub before: Option<World>,
 }
@@ -64,8 +66,9 @@ impl Controller {
             world.leaves_since.get_or_insert(world.now);
         }
         self.before = Some(world.clone());
-        let certainty = std::mem::take(&mut self.refused);
-        let (observed, decision) = look_from(world, Needs { certainty, ..Needs::default() });
+        self.met_breakdown = false;
+        let needs = if std::mem::take(&mut self.refused) { Needs::OBJECTS } else { Needs::default() };
+        let (observed, decision) = look_from(world, needs);
         let mut attempts = Attempts::default();
         let mut shown = decision.clone();
         for action in &decision.actions {
@@ -76,11 +79,18 @@ impl Controller {
                 self.broken.push(format!("{}: {action:?}: {broken}", world.now));
             }
             match world.perform(action) {
+                Ok(_) if matches!(action, Action::Try(_)) => shown = shown.tried("spec", Ok(()), world.now),
                 Ok(more) => attempts.0.extend(more.0),
-                Err(Refused(why)) if matches!(action, Action::Disable { .. }) => {
+                Err(Refused::Refused(why)) if matches!(action, Action::Disable { .. }) => {
                     shown = shown.not_disabled(why);
                 }
-                Err(_) => {
+                Err(Refused::Broken) => {
+                    self.met_breakdown = true;
+                    if !decision.goes_on_without(action) {
+                        return Some(decision);
+                    }
+                }
+                Err(Refused::Refused(_)) => {
                     self.refused = true;
                     return Some(decision);
                 }
@@ -93,7 +103,7 @@ impl Controller {
             world.leaves_since = None;
         }
         let before = world.clone();
-        world.remember(&report(&shown.after(&attempts), &observed));
+        world.remember(&report(&shown.after(&attempts, &observed), &observed));
         if let Some(broken) = rules::judge_memory(&before, &world.memory) {
             self.broken.push(format!("{}: status: {broken}", world.now));
         }
@@ -123,6 +133,7 @@ impl Controller {
                     | Action::RemoveFinalizer
                     | Action::Disable { .. }
                     | Action::ClearOwnRequest
+                    | Action::RememberHost(_)
             );
             if of_object || world.perform(action).is_err() {
                 break;
@@ -151,7 +162,7 @@ impl Controller {
             if before == *world && !died && !self.refused {
                 let again = |action: &Action| matches!(action, Action::Evict(_) | Action::ForceDelete(_));
                 return match decision {
-                    Some(it) if !it.actions.iter().all(again) => {
+                    Some(it) if !it.actions.iter().all(again) && !self.met_breakdown => {
                         Err(format!("{}: acts for ever without effect: {:?}", world.now, it.actions))
                     }
                     other => Ok(other),

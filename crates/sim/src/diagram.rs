@@ -158,6 +158,10 @@ fn cause(event: Event, next: &World) -> &'static str {
             | Fault::PodComes { .. }
             | Fault::BudgetsRelent
             | Fault::Stubborn
+            | Fault::CleanUpFails(_)
+            | Fault::HostBoots
+            | Fault::ProviderDown(_)
+            | Fault::CapiDown(_)
             | Fault::PolicyForbids(_),
         ) => "a fault",
         Event::User(User::Reclaim | User::Program(_)) => "reclaimed",
@@ -172,7 +176,8 @@ fn cause(event: Event, next: &World) -> &'static str {
             | User::Taint
             | User::StripLabels { .. }
             | User::Commands(_)
-            | User::ClearRequest,
+            | User::ClearRequest
+            | User::CleanHost,
         ) => "by hand",
         Event::Pass | Event::Stale | Event::Crash(_) | Event::Act(_) | Event::Seconds(_) => match place(next)
         {

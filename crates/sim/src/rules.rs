@@ -16,6 +16,7 @@ pub fn judge(world: &World, action: &Action) -> Option<&'static str> {
             rule(world.orders.deletion.is_some(), "a finalizer is added to what is being deleted")
         }
         Action::RemoveFinalizer => finalizer(world),
+        Action::Try(_) => rule(world.is_paused(), "something is tried while paused"),
         Action::Create(part) => create(world, *part),
         Action::Delete { part: Part::Machine, .. } => delete_machine(world),
         Action::Delete { part: part @ (Part::Bootstrap | Part::Infrastructure), .. } => {
@@ -28,9 +29,12 @@ pub fn judge(world: &World, action: &Action) -> Option<&'static str> {
             .or_else(|| rule(world.is_paused(), "a Machine is written while paused")),
         Action::Cordon(_) => {
             let budget = world.orders.budget.graceful.min(world.orders.budget.drain);
-            node(world)
-                .or_else(|| rule(!may_leave(world), "a Node is cordoned that may stay"))
-                .or_else(|| rule(budget.is_zero() && !is_emergency(world), "a drain without a budget"))
+            node(world).or_else(|| rule(!may_leave(world), "a Node is cordoned that may stay")).or_else(
+                || {
+                    let is_unwanted = budget.is_zero() && !is_emergency(world) && !world.has_returned();
+                    rule(is_unwanted, "a drain without a budget")
+                },
+            )
         }
         Action::Uncordon(_) => node(world).or_else(|| {
             let by_us = world.node.as_ref().is_some_and(|node| node.view.cordoned_by_us);
@@ -41,11 +45,14 @@ pub fn judge(world: &World, action: &Action) -> Option<&'static str> {
             rule(stood && !change.after.contains(&admin_taint()), "an administrator's taint is removed")
         }),
         Action::Evict(_) => node(world).or_else(|| rule(world.is_paused(), "pods are evicted while paused")),
-        Action::ForceDelete(_) => {
-            node(world).or_else(|| rule(!is_emergency(world), "pods are killed on a graceful exit"))
-        }
+        Action::ForceDelete(_) => node(world).or_else(|| {
+            let is_late = world.memory.shutdown.as_ref().is_some_and(|it| it.drain_deadline <= world.now);
+            let ends = is_emergency(world) || (world.has_returned() && is_late);
+            rule(!ends, "pods are killed on a graceful exit")
+        }),
         Action::Disable { reclaim } => disable(world, reclaim),
         Action::ClearRequest { .. } => node(world).or_else(|| clear(world)),
+        Action::RememberHost(_) => rule(!world.same_host(), "a host is remembered that is not the Machine's"),
         Action::ClearOwnRequest => {
             rule(stage(world) == Stage::UnderWay, "a request is taken off before the schedule is disabled")
         }
@@ -112,7 +119,9 @@ pub fn judge_memory(world: &World, after: &Memory) -> Option<&'static str> {
     let phase = before.phase == Some(Phase::EmergencyRemove) && after.phase == Some(Phase::ShuttingDown);
     let begins = stage(world) == Stage::Over && after_stage == Stage::UnderWay;
     let escalates = begins || (!old.cause.is_emergency() && new.cause.is_emergency());
-    let extended = new.drain_deadline > old.drain_deadline && !escalates;
+    // A host that came back, and that somebody opened again, is drained anew.
+    let anew = world.has_returned();
+    let extended = new.drain_deadline > old.drain_deadline && !escalates && !anew;
     rule(lowered || phase, "an exit became less urgent")
         .or_else(|| rule(extended, "the deadline of an exit was put off"))
 }
@@ -148,7 +157,8 @@ pub(crate) fn may_leave(world: &World) -> bool {
 }
 
 fn node(world: &World) -> Option<&'static str> {
-    rule(!world.same_host(), "a Node is written that is not the Machine's")
+    let is_ours = world.same_host() || world.has_returned();
+    rule(!is_ours, "a Node is written that is not the Machine's")
 }
 
 fn create(world: &World, part: Part) -> Option<&'static str> {
@@ -188,7 +198,8 @@ fn delete_machine(world: &World) -> Option<&'static str> {
         .or_else(|| rule(world.is_paused(), "a Machine is deleted while paused"))
         .or_else(|| rule(!may_leave(world) && !broken, "a Machine is deleted that may stay"))
         .or_else(|| {
-            rule(!machine.view.excludes_drain, "a Machine is deleted and Cluster API drains it again")
+            let again = !machine.view.excludes_drain && !world.capi_down;
+            rule(again, "a Machine is deleted and Cluster API drains it again")
         })
         .or_else(|| {
             rule(!is_emergency(world) && !is_emptied(world), "a Machine is deleted that is not empty")

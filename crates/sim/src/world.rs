@@ -5,11 +5,13 @@
 
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
 use fivespot_core::field::Invalid;
+use fivespot_core::host::HostId;
 use fivespot_core::intent::{Draft, DraftObject, DraftSchedule, Effect, Intent, Taint};
 use fivespot_core::lifecycle::{Action, Budget, NodeId, Orders, Part, Patience};
 use fivespot_core::observed::{
-    Access, AgentConfig, Certainty, Cluster, Foreign, Machine, Memory, Needs, Node, NodeTaint, Object,
-    Observed, Pods, Presence, Ready, Record, Served, Unreachable, UnreachableReason, Version, Workload,
+    Access, AgentConfig, AgentPod, AgentPodState, AgentSight, Certainty, Cluster, Foreign, Machine, Memory,
+    Needs, Node, NodeTaint, Object, Observed, Pods, Presence, Ready, Record, Served, Unknown, Unreachable,
+    UnreachableReason, Version, Workload,
 };
 use fivespot_core::reclaim::Calls;
 use fivespot_core::status::{ConditionKind, Report};
@@ -116,12 +118,22 @@ pub struct World {
     pub node: Option<Host>,
     /// What reclaim agents are told.
     pub agent_configs: Vec<AgentConfig>,
+    /// Whether the reclaim agent is dead: its pod is not on the Node although that is labelled.
+    pub agent_is_dead: bool,
     /// Whether the owner's program runs.
     pub program_runs: bool,
     /// Whether a policy keeps the schedule from being disabled.
     pub refuses_disable: bool,
     /// Whether the workload cluster answers.
     pub reachable: bool,
+    /// Whether the provider's clean-up fails, unnoticed by everybody.
+    pub clean_up_fails: bool,
+    /// Whether the kubelet is still installed on a host that was handed back.
+    pub host_is_dirty: bool,
+    /// Whether the provider's webhooks are down, so that no version of its kinds answers.
+    pub provider_down: bool,
+    /// Whether Cluster API's webhooks are down: Machines can be read and deleted, and not written.
+    pub capi_down: bool,
     /// How the infrastructure provider behaves.
     pub provider: Provider,
     /// Since when the controller could know that the machine must leave.
@@ -135,7 +147,7 @@ pub struct World {
 pub enum Provider {
     /// It deletes what it is told to.
     Plain,
-    /// It ignores the deletion of an object that never had a Machine, as k0smotron does.
+    /// It ignores the deletion of an object that has no Machine with bootstrap data, as k0smotron does.
     Stubborn,
 }
 
@@ -150,7 +162,12 @@ pub struct ClusterThing {
 
 /// Why a write was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused(pub String);
+pub enum Refused {
+    /// What it names is not so any more, or a policy forbids it.
+    Refused(String),
+    /// A webhook that the server must ask is down.
+    Broken,
+}
 
 /// What a spec says beside its orders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,9 +240,14 @@ impl World {
             machine: None,
             node: None,
             agent_configs: Vec::new(),
+            agent_is_dead: false,
             program_runs: false,
             refuses_disable: false,
             reachable: true,
+            clean_up_fails: false,
+            host_is_dirty: false,
+            provider_down: false,
+            capi_down: false,
             provider: Provider::Plain,
             leaves_since: None,
             made: 0,
@@ -252,6 +274,13 @@ impl World {
         let machine = self.machine.as_ref().and_then(|machine| machine.view.provider_id.as_ref());
         let node = self.node.as_ref().and_then(|node| node.view.provider_id.as_ref());
         machine.is_some() && machine == node
+    }
+
+    /// Whether the Node is that of the host that was lent, in the cluster again without a Machine.
+    pub fn has_returned(&self) -> bool {
+        let Some(node) = &self.node else { return false };
+        let lent = self.memory.host.as_ref().is_some_and(|host| host.id.is_same(&node.view.host));
+        lent && self.machine.is_none()
     }
 
     /// The time as the API server writes it.
@@ -284,6 +313,7 @@ impl World {
             node_name: None,
             bootstrapped: false,
             ready: Ready::default(),
+            deleting: Ready::default(),
             excludes_drain: false,
             excludes_volumes: false,
             hooks: Vec::new(),
@@ -293,30 +323,63 @@ impl World {
     /// What a controller sees that asked for `needs`.
     pub fn observe(&self, needs: Needs) -> Observed {
         let absent = if needs.certainty { Certainty::Confirmed } else { Certainty::Rumour };
-        let machine = presence(self.machine.as_ref(), "Machine", needs);
+        let machine = presence(self.machine.as_ref(), "Machine", needs.certainty);
+        let part = |thing: Option<&Thing<Object>>, kind| {
+            if needs.parts && self.provider_down {
+                return Presence::Unknown(Unknown { why: "no answer".to_owned(), is_refused: false });
+            }
+            presence(thing, kind, needs.parts)
+        };
         Observed {
             cluster_api: Served::Yes,
             cluster: match self.cluster {
                 None => Cluster::Absent(absent),
                 Some(ClusterThing { paused, deleting }) => Cluster::Present { paused, deleting },
             },
-            bootstrap: presence(self.bootstrap.as_ref(), "Config", needs),
-            infrastructure: presence(self.infrastructure.as_ref(), "RemoteMachine", needs),
-            workload: self.workload(machine.ours(), needs),
+            bootstrap: part(self.bootstrap.as_ref(), "Config"),
+            infrastructure: part(self.infrastructure.as_ref(), "RemoteMachine"),
+            workload: self.workload(self.node_wanted(machine.ours()), needs),
             machine,
+            agent: self.agent_pod(),
             agent_configs: if self.reachable { self.agent_configs.clone() } else { Vec::new() },
             finalizer: self.finalizer,
+            provider_says: None,
+            rivals: Vec::new(),
+            spec_id: "spec".to_owned(),
             memory: self.memory.clone(),
         }
     }
 
-    fn workload(&self, machine: Option<&Machine>, needs: Needs) -> Workload {
-        let Some(machine) = machine else { return Workload::NotAsked };
+    /// The pod that the DaemonSet puts on a Node that is labelled.
+    fn agent_pod(&self) -> AgentSight {
+        if !self.reachable {
+            return AgentSight::NotAsked;
+        }
+        let runs = !self.agent_is_dead && self.node.as_ref().is_some_and(|node| node.view.labelled);
+        let pod = AgentPod { name: "agent-1".to_owned(), state: AgentPodState::Ready };
+        AgentSight::Seen(runs.then_some(pod))
+    }
+
+    /// Since when the condition ReclaimAgent is False, as the server keeps it.
+    fn without_agent_since(&self, report: &Report) -> Option<Timestamp> {
+        let agent = report.conditions.iter().find(|it| it.kind == ConditionKind::ReclaimAgent)?;
+        let since = self.memory.without_agent_since.unwrap_or(self.second());
+        (agent.status == Some(false)).then_some(since)
+    }
+
+    /// The Node that is looked for: of the Machine, or of the host that was lent last.
+    fn node_wanted(&self, machine: Option<&Machine>) -> Option<String> {
+        let joined = machine.and_then(|machine| machine.node_name.clone());
+        joined.or_else(|| self.memory.host.as_ref().map(|host| host.node.clone()))
+    }
+
+    fn workload(&self, name: Option<String>, needs: Needs) -> Workload {
+        let Some(name) = name else { return Workload::NotAsked };
         if !self.reachable {
             let (reason, message) = (UnreachableReason::ConnectionFailed, "connection refused".to_owned());
             return Workload::Unreachable(Unreachable { by_secret: true, reason, message });
         }
-        let node = self.node.as_ref().filter(|node| machine.node_name.as_ref() == Some(&node.view.name));
+        let node = self.node.as_ref().filter(|node| node.view.name == name);
         let node = node.map(|node| {
             let pods = || Pods::Listed(node.pods.iter().map(|pod| pod.view.clone()).collect());
             let pods = if needs.pods { pods() } else { Pods::NotAsked };
@@ -339,11 +402,16 @@ impl World {
                 self.exists = self.orders.deletion.is_none();
                 done()
             }
+            Action::Try(_) if self.provider_down => Err(Refused::Broken),
+            Action::Try(_) => done(),
             Action::Create(part) => self.create(*part).and_then(|()| done()),
             Action::Delete { part, uid, .. } => self.delete(*part, Some(uid)).and_then(|()| done()),
             Action::ExcludeDrain { uid, volumes, .. } => {
                 let machine = self.machine.as_mut().filter(|machine| machine.view.object.uid == *uid);
-                let machine = machine.ok_or_else(|| Refused("no such Machine".to_owned()))?;
+                let machine = machine.ok_or_else(|| Refused::Refused("no such Machine".to_owned()))?;
+                if self.capi_down {
+                    return Err(Refused::Broken);
+                }
                 machine.view.excludes_drain = true;
                 machine.view.excludes_volumes |= volumes;
                 done()
@@ -390,6 +458,10 @@ impl World {
                 self.orders.reclaim.request = None;
                 done()
             }
+            Action::RememberHost(host) => {
+                self.memory.noted_host = Some(host.clone());
+                done()
+            }
             Action::WriteAgentConfig { node, commands } => {
                 refuse(!self.reachable, "the workload cluster does not answer")?;
                 let uid = self.make().uid;
@@ -425,6 +497,10 @@ impl World {
             Part::Infrastructure => self.infrastructure.is_some(),
             Part::Machine => self.machine.is_some(),
         };
+        let is_down = if part == Part::Machine { self.capi_down } else { self.provider_down };
+        if is_down {
+            return Err(Refused::Broken);
+        }
         refuse(taken, "it exists already")?;
         let object = self.make();
         match part {
@@ -444,7 +520,10 @@ impl World {
             Part::Machine => self.machine.as_mut().map(|it| (&mut it.view.object, it.finalizer)),
         };
         let object = object.filter(|(object, _)| uid.is_none_or(|uid| object.uid == uid));
-        let (object, held) = object.ok_or_else(|| Refused(format!("no such {part:?}")))?;
+        let (object, held) = object.ok_or_else(|| Refused::Refused(format!("no such {part:?}")))?;
+        if self.provider_down && part != Part::Machine {
+            return Err(Refused::Broken);
+        }
         object.deleting_since = object.deleting_since.or(Some(now));
         if !held {
             self.vanish(part);
@@ -464,7 +543,7 @@ impl World {
     fn node_of(&mut self, id: &NodeId) -> Result<&mut Host, Refused> {
         refuse(!self.reachable, "the workload cluster does not answer")?;
         let node = self.node.as_mut().filter(|node| node.view.uid == id.uid && node.view.name == id.name);
-        node.ok_or_else(|| Refused("no such Node".to_owned()))
+        node.ok_or_else(|| Refused::Refused("no such Node".to_owned()))
     }
 
     /// Asks pods to end; `ask` says what becomes of one.
@@ -514,6 +593,20 @@ impl World {
             tainted: reason(ConditionKind::NodeTainted),
             last_scheduled: report.last_scheduled,
             reclaim: report.reclaim.clone(),
+            host: report.host.clone(),
+            noted_host: self.memory.noted_host.clone(),
+            checked: report.checked.clone(),
+            prepared: reason(ConditionKind::Prepared),
+            ready: report.conditions.first().map(|it| (it.reason.to_owned(), it.message.clone())),
+            was_unreachable: report
+                .conditions
+                .iter()
+                .any(|it| it.kind == ConditionKind::WorkloadReachable && it.status == Some(false)),
+            agent: reason(ConditionKind::ReclaimAgent),
+            without_agent_since: self.without_agent_since(report),
+            told_of_return: report.conditions.iter().any(|condition| {
+                condition.kind == ConditionKind::HostNotCleaned && condition.status == Some(true)
+            }),
         };
         let changed = memory != self.memory;
         self.memory = memory;
@@ -534,6 +627,9 @@ impl World {
             record: Record::None,
             armed_for: None,
             labelled: false,
+            host: HostId { machine_id: "m1".into(), system_uuid: "s1".into() },
+            claimed_by: None,
+            rival: None,
             request: None,
             pods: Pods::NotAsked,
         };
@@ -568,16 +664,16 @@ pub fn admin_taint() -> NodeTaint {
 }
 
 fn refuse(when: bool, why: &str) -> Result<(), Refused> {
-    if when { Err(Refused(why.to_owned())) } else { Ok(()) }
+    if when { Err(Refused::Refused(why.to_owned())) } else { Ok(()) }
 }
 
 fn whole_second(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-fn presence<T: Clone>(thing: Option<&Thing<T>>, kind: &str, needs: Needs) -> Presence<T> {
-    let absent = if needs.certainty { Certainty::Confirmed } else { Certainty::Rumour };
-    match thing.filter(|thing| needs.certainty || thing.sight == Sight::Watched) {
+fn presence<T: Clone>(thing: Option<&Thing<T>>, kind: &str, is_certain: bool) -> Presence<T> {
+    let absent = if is_certain { Certainty::Confirmed } else { Certainty::Rumour };
+    match thing.filter(|thing| is_certain || thing.sight == Sight::Watched) {
         None => Presence::Absent(absent),
         Some(thing) if thing.ours => Presence::Ours(thing.view.clone()),
         Some(_) => Presence::Foreign(Foreign { what: format!("{kind} box"), owner: None }),

@@ -28,10 +28,10 @@ pub(crate) const MANAGER: &str = "cluster-api-manager";
 const WEBHOOK_OPTIONS: &str = "webhook.Options{";
 
 /// What one binary is made of.
-struct Source<'a> {
-    folder: &'a Path,
-    package: &'a str,
-    ldflags: &'a str,
+pub(crate) struct Source<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) package: &'a str,
+    pub(crate) ldflags: &'a str,
 }
 
 /// Lines of a failed command's output that are shown.
@@ -56,7 +56,7 @@ pub(crate) fn build(cache: &Path, progress: &mut dyn Progress) -> Result<(), Err
 }
 
 /// Makes sure that there is Go, and that nobody else works on the cache until the lock is dropped.
-fn prepare(cache: &Path) -> Result<File, Error> {
+pub(crate) fn prepare(cache: &Path) -> Result<File, Error> {
     if Command::new("go").arg("version").stdout(Stdio::null()).status().is_err() {
         return Err(Error::NoGo);
     }
@@ -68,7 +68,7 @@ fn prepare(cache: &Path) -> Result<File, Error> {
 }
 
 /// `compiled` are the packages that went into the binaries before: the Go tool compiles them once.
-fn build_one(
+pub(crate) fn build_one(
     name: &str,
     target: &Path,
     source: &Source<'_>,
@@ -195,7 +195,7 @@ fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../control-plane")
 }
 
-fn package(name: &str) -> String {
+pub(crate) fn package(name: &str) -> String {
     match name {
         "etcd" => "go.etcd.io/etcd/server/v3".to_owned(),
         _ => format!("k8s.io/kubernetes/cmd/{name}"),
@@ -204,7 +204,7 @@ fn package(name: &str) -> String {
 
 /// Without these a server built outside the Kubernetes tree reports v0.0.0, and clients that look at the
 /// version of a server turn features off.
-fn ldflags() -> String {
+pub(crate) fn ldflags() -> String {
     let version = pinned(PINS[0], "k8s.io/kubernetes");
     let mut parts = version.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or("0"), parts.next().unwrap_or("0"));
@@ -233,10 +233,10 @@ fn go(folder: &Path, args: &[&str]) -> Command {
 
 /// Runs a command to its end and returns what it printed. `heard` gets the number of lines on its standard
 /// error so far: the Go tool prints one for each module it fetches and each package it compiles.
-fn run(command: &mut Command, mut heard: impl FnMut(usize)) -> Result<String, Error> {
+pub(crate) fn run(command: &mut Command, mut heard: impl FnMut(usize)) -> Result<String, Error> {
     let shown = || -> String {
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        format!("go {}", args.join(" "))
+        format!("{} {}", command.get_program().to_string_lossy(), args.join(" "))
     };
     let shown = shown();
     let mut child =

@@ -4,8 +4,11 @@ use crate::audit::{self, AuditEntry};
 use crate::build::MANAGER;
 use crate::cluster_api::{self, ClusterApi};
 use crate::error::{Context, Error};
-use crate::kubeconfig::{Identity, config};
+use crate::hosts::Inventory;
+use crate::kubeconfig::{Endpoint, Identity, config};
+use crate::pki::Authority;
 use crate::plan::{Plan, Ports, etcd_args, server_name};
+use crate::provider_webhook::ProviderWebhook;
 use crate::servers::Servers;
 use crate::supervisor::Supervisor;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
@@ -17,7 +20,7 @@ use std::future::Future;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, fs};
@@ -30,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// How often a server that is not ready is asked again.
-const POLL: Duration = Duration::from_millis(50);
+pub(crate) const POLL: Duration = Duration::from_millis(50);
 
 /// How often a start is tried when another process takes a port between the moment it is found free and the
 /// moment a server listens on it.
@@ -71,6 +74,8 @@ pub struct ControlPlane {
     management: Cluster,
     workload: Option<Cluster>,
     cluster_api: ClusterApi,
+    provider_webhook: Option<ProviderWebhook>,
+    inventory: Arc<Inventory>,
     supervisor: Supervisor,
 }
 
@@ -78,6 +83,7 @@ pub struct ControlPlane {
 #[derive(Debug)]
 pub struct Cluster {
     name: &'static str,
+    authority: Authority,
     kubeconfig: Value,
     kubeconfig_path: PathBuf,
     audit_log: PathBuf,
@@ -120,7 +126,7 @@ impl ControlPlane {
             start_controllers(plan, servers, &supervisor).await?;
         }
         let (wanted, port) = (options.cluster_api, ports.webhooks);
-        cluster_api::install(wanted, &management, port, &supervisor, &folder).await?;
+        let provider_webhook = cluster_api::install(wanted, &management, port, &supervisor, &folder).await?;
         for plan in plans() {
             settle(plan, &supervisor).await?;
         }
@@ -130,6 +136,8 @@ impl ControlPlane {
             management: Cluster::of(management),
             workload: workload.map(Cluster::of),
             cluster_api: wanted,
+            provider_webhook,
+            inventory: Arc::default(),
             supervisor,
         })
     }
@@ -164,6 +172,11 @@ impl ControlPlane {
     /// How much of Cluster API there is.
     pub fn cluster_api(&self) -> ClusterApi {
         self.cluster_api
+    }
+
+    /// The hosts that simulated machines of all namespaces run on.
+    pub(crate) fn inventory(&self) -> &Arc<Inventory> {
+        &self.inventory
     }
 
     pub(crate) fn supervisor(&self) -> &Supervisor {
@@ -202,6 +215,20 @@ impl ControlPlane {
     /// Starts a manager that was stopped. It does not wait until it is at work.
     pub fn start_manager(&self) -> Result<(), Error> {
         self.supervisor.spawn_again(MANAGER)
+    }
+
+    /// Stops the webhooks of the provider, as when k0smotron is down. Its objects can neither be read nor written in
+    /// v1beta1, which is not stored. In v1beta2 they can, but for K0sWorkerConfigs, which nobody can create or change
+    /// without admission (their status can be written, and they can be deleted).
+    pub fn stop_provider_webhook(&self) {
+        if let Some(webhook) = &self.provider_webhook {
+            webhook.stop();
+        }
+    }
+
+    /// Starts the webhooks of the provider again. They answer when this returns.
+    pub fn start_provider_webhook(&self) -> Result<(), Error> {
+        self.provider_webhook.as_ref().map_or(Ok(()), ProviderWebhook::start)
     }
 
     /// Runs a program beside the servers, until they end. Its output is in `logs/NAME.log` of the folder.
@@ -282,8 +309,19 @@ impl ControlPlane {
 
 impl Cluster {
     fn of(plan: Plan) -> Self {
-        let Plan { name, admin, admin_path, audit_log, .. } = plan;
-        Self { name, kubeconfig: admin, kubeconfig_path: admin_path, audit_log }
+        let Plan { name, authority, admin, admin_path, audit_log, .. } = plan;
+        Self { name, authority, kubeconfig: admin, kubeconfig_path: admin_path, audit_log }
+    }
+
+    /// Who signs its certificates.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Where its API server is.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let url = format!("https://127.0.0.1:{}", self.port());
+        Endpoint { name: self.name.to_owned(), url, authority: self.authority.certificate().to_owned() }
     }
 
     /// Port of its API server on loopback.
@@ -338,64 +376,6 @@ impl Cluster {
             .map_err(Error::api("create a namespace"))?;
         Ok(made.metadata.name.unwrap_or_default())
     }
-}
-
-/// The control plane that the tests of one binary share. It ends with the process.
-///
-/// # Panics
-/// With the reason, if the control plane cannot be had: no test that asks for it can go on.
-pub fn shared() -> &'static ControlPlane {
-    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    share(&SHARED, &Options::default())
-}
-
-/// The management and workload cluster with the real manager of Cluster API that the tests of one binary share.
-///
-/// # Panics
-/// As [`shared`] does.
-pub fn shared_with_cluster_api() -> &'static ControlPlane {
-    static SHARED: OnceLock<ControlPlane> = OnceLock::new();
-    let cluster_api = ClusterApi::Manager;
-    share(&SHARED, &Options { topology: Topology::Two, cluster_api, ..Options::default() })
-}
-
-/// The control plane that the tests of one binary share, of the kind they need.
-///
-/// # Panics
-/// As [`shared`] does.
-#[expect(clippy::panic, reason = "called by tests alone")]
-pub fn share(cell: &'static OnceLock<ControlPlane>, options: &Options) -> &'static ControlPlane {
-    cell.get_or_init(|| {
-        // A thread of its own, since the caller is inside a runtime already.
-        let options = options.clone();
-        let start = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            let runtime = runtime.context(|| "start a runtime".to_owned())?;
-            runtime.block_on(ControlPlane::start(options))
-        };
-        match std::thread::spawn(start).join() {
-            Ok(Ok(plane)) => plane,
-            Ok(Err(error)) => panic!("{error}"),
-            Err(panicked) => std::panic::resume_unwind(panicked),
-        }
-    })
-}
-
-/// Waits, in a test, for something that comes true a moment later.
-///
-/// # Panics
-/// If it does not within a minute.
-pub async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let began = Instant::now();
-    while !holds().await {
-        assert!(began.elapsed() < Duration::from_mins(1), "still not true after a minute: {what}");
-        tokio::time::sleep(POLL).await;
-    }
-}
-
-/// Whether the long forms of tests run at full length, as `make proof` asks.
-pub fn is_proof() -> bool {
-    env::var_os("FIVESPOT_PROOF").is_some()
 }
 
 /// Waits for the API server and starts what needs it.
@@ -475,7 +455,7 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
 
 /// A folder that does not exist yet. The supervisor makes it, so that nobody can be killed between its making
 /// and the moment somebody answers for it.
-fn choose_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
+pub(crate) fn choose_folder(wanted: Option<&Path>) -> Result<PathBuf, Error> {
     static STARTED: AtomicUsize = AtomicUsize::new(0);
     let Some(folder) = wanted else {
         let next = || STARTED.fetch_add(1, Ordering::Relaxed);

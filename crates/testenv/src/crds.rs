@@ -11,6 +11,9 @@ use std::fs;
 /// The k0smotron kinds that examples and tests use. See the head of the file for what they are and are not.
 const K0SMOTRON: &str = include_str!("../../../control-plane/k0smotron/crds.yaml");
 
+/// The k0smotron kinds that its webhook converts.
+const CONVERTED: [&str; 2] = ["K0sWorkerConfig", "RemoteMachine"];
+
 /// The definitions Cluster API ships, serving their storage version only: without the manager, which converts
 /// between versions, the server would silently drop fields.
 pub fn cluster_api_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
@@ -23,15 +26,19 @@ pub(crate) fn converted_cluster_api_crds(
 ) -> Result<Vec<CustomResourceDefinition>, Error> {
     let mut crds = shipped_crds()?;
     for crd in &mut crds {
-        crd.spec.conversion = Some(CustomResourceConversion {
-            strategy: "Webhook".to_owned(),
-            webhook: Some(WebhookConversion {
-                client_config: Some(webhook.clone()),
-                conversion_review_versions: vec!["v1".to_owned()],
-            }),
-        });
+        crd.spec.conversion = Some(conversion_by(webhook));
     }
     Ok(crds)
+}
+
+fn conversion_by(webhook: &WebhookClientConfig) -> CustomResourceConversion {
+    CustomResourceConversion {
+        strategy: "Webhook".to_owned(),
+        webhook: Some(WebhookConversion {
+            client_config: Some(webhook.clone()),
+            conversion_review_versions: vec!["v1".to_owned()],
+        }),
+    }
 }
 
 fn shipped_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
@@ -53,9 +60,17 @@ fn shipped_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
     Ok(crds)
 }
 
-/// Definitions of the k0smotron kinds that examples and tests use.
-pub fn k0smotron_crds() -> Result<Vec<CustomResourceDefinition>, Error> {
-    serde_saphyr::from_multiple(K0SMOTRON).map_err(Error::api("read the k0smotron definitions"))
+/// Definitions of the k0smotron kinds that examples and tests use, serving both versions. Two of them are
+/// converted by the provider's webhook.
+pub(crate) fn k0smotron_crds(webhook: &WebhookClientConfig) -> Result<Vec<CustomResourceDefinition>, Error> {
+    let mut crds: Vec<CustomResourceDefinition> =
+        serde_saphyr::from_multiple(K0SMOTRON).map_err(Error::api("read the k0smotron definitions"))?;
+    for crd in &mut crds {
+        if CONVERTED.contains(&crd.spec.names.kind.as_str()) {
+            crd.spec.conversion = Some(conversion_by(webhook));
+        }
+    }
+    Ok(crds)
 }
 
 fn serve_storage_version_only(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {

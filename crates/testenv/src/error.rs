@@ -32,6 +32,25 @@ pub enum Error {
         folder: PathBuf,
     },
 
+    /// The parts of a real node were never made on this machine.
+    #[error(
+        "the parts of a real node are not built (looked for {missing} in {folder}): run `make control-plane` once",
+        folder = .folder.display()
+    )]
+    NodeNotBuilt {
+        /// What was not found first.
+        missing: &'static str,
+        /// Where it would be.
+        folder: PathBuf,
+    },
+
+    /// This machine cannot run a real node. A test that needs one is skipped.
+    #[error("a real node cannot run on this machine: {why}")]
+    NodeUnavailable {
+        /// What it lacks.
+        why: String,
+    },
+
     /// The user named a folder that does not serve.
     #[error(
         "KUBEBUILDER_ASSETS is {folder}, which has no {missing}: add it, or unset KUBEBUILDER_ASSETS to use the \

@@ -9,36 +9,44 @@
 //!
 //! [`ClusterApi`] adds Cluster API with its real manager, and [`Hosts`] the machines that join, run pods and leave.
 //!
+//! [`RealNode`] adds a machine with a kubelet and containers, where a test is about processes and not about objects.
+//!
 //! Tests of one binary share a control plane ([`shared`]) and take a namespace of their own
 //! ([`Cluster::fresh_namespace`]).
 
 mod audit;
 mod build;
 mod cluster_api;
+mod cluster_fixture;
 mod control_plane;
 mod crds;
 mod daemon;
 mod error;
 mod hosts;
 mod kubeconfig;
+mod node;
 mod pki;
 mod plan;
 mod programs;
+mod provider_webhook;
 mod servers;
+mod shared;
 mod supervisor;
 
 pub use audit::AuditEntry;
 pub use build::Progress;
-pub use cluster_api::{
-    ClusterApi, cluster_api, create_cluster, create_cluster_without_secret, create_kubeconfig_secret,
+pub use cluster_api::ClusterApi;
+pub use cluster_fixture::{
+    Lacking, cluster_api, create_cluster, create_cluster_lacking, create_cluster_without_secret,
+    create_kubeconfig_secret,
 };
-pub use control_plane::{
-    Cluster, ControlPlane, Options, Topology, eventually, is_proof, share, shared, shared_with_cluster_api,
-};
-pub use crds::{cluster_api_crds, k0smotron_crds};
+pub use control_plane::{Cluster, ControlPlane, Options, Topology};
+pub use crds::cluster_api_crds;
 pub use daemon::Daemon;
 pub use error::Error;
-pub use hosts::{Behaviour, Core, Fault, Hosts};
+pub use hosts::{Behaviour, Core, Fault, Hosts, PROVIDER_WORKERS, SSH_KEY, create_ssh_key};
 pub use kubeconfig::{Identity, anonymous_kubeconfig};
-pub use programs::{build_programs, cargo};
+pub use node::{GUEST_IMAGE, RealNode};
+pub use programs::{build_programs, cargo, skipped};
 pub use servers::Servers;
+pub use shared::{eventually, is_proof, share, shared, shared_with_cluster_api};

@@ -18,6 +18,13 @@ pub(crate) struct Pair {
     pub(crate) key: String,
 }
 
+impl std::fmt::Debug for Authority {
+    /// Without its key.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
 impl Authority {
     pub(crate) fn new() -> Result<Self, Error> {
         let mut params = CertificateParams::default();

@@ -46,6 +46,7 @@ const CONTROLLERS: [&str; 18] = [
 /// Everything about one cluster before it runs.
 pub(crate) struct Plan {
     pub(crate) name: &'static str,
+    pub(crate) authority: Authority,
     pub(crate) admin: Value,
     pub(crate) admin_path: PathBuf,
     pub(crate) audit_log: PathBuf,
@@ -74,6 +75,10 @@ impl Plan {
         let server = authority.server()?;
         let server_certificate = write(secret.join("server.crt"), &server.certificate)?;
         let server_key = write(secret.join("server.key"), &server.key)?;
+        // How it presents itself to kubelets, for `exec` and `logs`.
+        let client = authority.client("kube-apiserver", None)?;
+        let client_certificate = write(secret.join("kubelet-client.crt"), &client.certificate)?;
+        let client_key = write(secret.join("kubelet-client.key"), &client.key)?;
         let ca = write(secret.join("ca.crt"), authority.certificate())?;
         let (token_key, token_public) = token_keys()?;
         let token_key = write(secret.join("tokens.key"), &token_key)?;
@@ -104,6 +109,10 @@ impl Plan {
             ("tls-cert-file", &server_certificate),
             ("tls-private-key-file", &server_key),
             ("client-ca-file", &ca),
+            ("kubelet-client-certificate", &client_certificate),
+            ("kubelet-client-key", &client_key),
+            // The names of Nodes are in no name service.
+            ("kubelet-preferred-address-types", "InternalIP"),
             ("service-account-issuer", "https://kubernetes.default.svc"),
             ("service-account-key-file", &token_public),
             ("service-account-signing-key-file", &token_key),
@@ -136,6 +145,7 @@ impl Plan {
         let admin_path = place("kubeconfig");
         Ok(Self {
             name,
+            authority,
             admin,
             admin_path,
             audit_log,

@@ -1,6 +1,9 @@
-//! Programs of this workspace, for a test or a demo that needs those of another package.
+//! Programs of this workspace, for a test or a demo that needs those of another package, and the list of tests that a
+//! machine cannot run.
 
 use crate::error::{Context, Error};
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -34,4 +37,19 @@ pub fn build_programs(root: &Path, names: &[&str]) -> Result<PathBuf, Error> {
     let folder = own.parent().unwrap_or(root);
     let folder = if folder.ends_with("deps") { folder.parent().unwrap_or(folder) } else { folder };
     Ok(folder.to_owned())
+}
+
+/// Says on the terminal, past the harness that swallows what a passing test prints, that a test did not run; and writes
+/// it down for `make test`, which counts them. `folder` is the test's `CARGO_TARGET_TMPDIR`.
+///
+/// # Panics
+/// If it cannot be written down: a test that is skipped in silence would pass for one that holds.
+#[expect(clippy::panic, reason = "called by tests alone")]
+pub fn skipped(folder: &str, test: &str, why: &str) {
+    let _ = writeln!(io::stderr(), "SKIPPED {test}: {why}");
+    let list = Path::new(folder).join("skipped");
+    let list = OpenOptions::new().create(true).append(true).open(list);
+    if let Err(error) = list.and_then(|mut list| writeln!(list, "{test}: {why}")) {
+        panic!("cannot write down that {test} was skipped: {error}");
+    }
 }

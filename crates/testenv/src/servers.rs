@@ -87,16 +87,21 @@ impl Servers {
 
 /// A cache outside the checkout, keyed by what is built, so that a fresh clone finds what another one built.
 pub(crate) fn cache_folder() -> PathBuf {
+    cache_entry("control-plane", PINS.into_iter().chain([RECIPE]))
+}
+
+/// The folder of the cache for something that is made of these texts, on this kind of machine.
+pub(crate) fn cache_entry<'a>(name: &str, made_of: impl IntoIterator<Item = &'a str>) -> PathBuf {
     let base = env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)
         .or_else(|| env::home_dir().map(|home| home.join(".cache")))
         .unwrap_or_else(env::temp_dir);
-    base.join("5spot").join(format!("control-plane-{}", key()))
+    base.join("5spot").join(format!("{name}-{}", key(made_of)))
 }
 
-fn key() -> String {
+fn key<'a>(made_of: impl IntoIterator<Item = &'a str>) -> String {
     let mut hash = Sha256::new();
-    for part in PINS.into_iter().chain([RECIPE, env::consts::ARCH, env::consts::OS]) {
+    for part in made_of.into_iter().chain([env::consts::ARCH, env::consts::OS]) {
         hash.update(part);
         hash.update([0]);
     }

@@ -33,9 +33,15 @@ pub(crate) struct Supervisor {
 impl Supervisor {
     /// Makes `folder`, which must not exist and will be removed in the end.
     pub(crate) fn start(folder: &Path) -> Result<Self, Error> {
+        Self::start_with(folder, None)
+    }
+
+    /// The same with something to do when the servers have ended: a shell script and its argument.
+    pub(crate) fn start_with(folder: &Path, clean_up: Option<(&str, &str)>) -> Result<Self, Error> {
         let mut child = Command::new("sh")
             .args(["-c", SCRIPT, "5spot-supervisor"])
             .arg(folder)
+            .args(clean_up.map(|(script, argument)| [script, argument]).into_iter().flatten())
             .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -162,7 +168,8 @@ impl Supervisor {
         lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
     }
 
-    fn pid(&self, name: &str) -> Option<u32> {
+    /// The number of a server's process.
+    pub(crate) fn pid(&self, name: &str) -> Option<u32> {
         fs::read_to_string(self.pid_file(name)).ok()?.trim().parse().ok()
     }
 

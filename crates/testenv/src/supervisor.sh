@@ -4,8 +4,9 @@
 # their folder. It ends only processes that are still its children: a number may have a new owner.
 #
 # Arguments: the folder, which must not exist: whoever makes it must be the one who removes it. It holds run/NAME,
-# the command line of each server; the supervisor adds run/NAME.pid and logs/NAME.log.
-dir=$1
+# the command line of each server; the supervisor adds run/NAME.pid and logs/NAME.log. Then, if servers leave something
+# outside the folder, a script that removes it when they have ended, and that script's argument.
+dir=$1 clean_up=$2 argument=$3
 # Ctrl-C in a terminal reaches every process of the foreground group; it is the other process that answers it.
 trap '' HUP INT TERM
 mkdir -m 700 "$dir" && mkdir "$dir/run" "$dir/logs" || exit 1
@@ -27,4 +28,5 @@ for pid in $pids; do
   grep -q "^PPid:[[:space:]]*$$\$" "/proc/$pid/status" && kill -9 "$pid"
 done
 wait
+[ -z "$clean_up" ] || sh -c "$clean_up" 5spot-clean-up "$argument" </dev/null >/dev/null
 rm -rf "$dir"

@@ -3,175 +3,22 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
 
+#[expect(dead_code, reason = "other test binaries use the rest of it")]
+mod world;
+
 use fivespot_testenv::{
-    AuditEntry, Behaviour, ClusterApi, ControlPlane, Core, Fault, Hosts, Options, Topology, cluster_api,
-    create_cluster, eventually, is_proof, shared_with_cluster_api,
+    Behaviour, ClusterApi, ControlPlane, Core, Fault, Options, Topology, eventually, is_proof,
+    shared_with_cluster_api,
 };
 use futures::stream::{self, StreamExt};
-use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::{Api, Client};
-use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use serde_json::json;
 use std::time::{Duration, Instant};
+use world::{World, read};
 
 const EXCLUDE_DRAIN: &str = "machine.cluster.x-k8s.io/exclude-node-draining";
-
-/// A cluster of Cluster API in a namespace of its own, with hosts.
-struct World {
-    plane: &'static ControlPlane,
-    namespace: String,
-    hosts: Hosts,
-    machines: Api<DynamicObject>,
-    infrastructure: Api<DynamicObject>,
-    bootstrap: Api<DynamicObject>,
-    nodes: Api<Node>,
-    workload: Client,
-}
-
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).unwrap()
-}
-
-impl World {
-    async fn new(behaviour: impl Into<Behaviour>) -> Self {
-        Self::on(shared_with_cluster_api(), Core::Real, "v1beta2", behaviour).await
-    }
-
-    async fn on(
-        plane: &'static ControlPlane,
-        core: Core,
-        version: &str,
-        behaviour: impl Into<Behaviour>,
-    ) -> Self {
-        let client = plane.management().client().await.unwrap();
-        let workload = plane.workload().client().await.unwrap();
-        let namespace = plane.management().fresh_namespace(&client, "capi").await.unwrap();
-        create_cluster(plane, &namespace, "one").await.unwrap();
-        let hosts = Hosts::start(plane, &namespace, core, behaviour.into()).await.unwrap();
-        let provider = |group: &str, kind: &str| -> Api<DynamicObject> {
-            let gvk = GroupVersionKind::gvk(&format!("{group}.cluster.x-k8s.io"), "v1beta2", kind);
-            Api::namespaced_with(client.clone(), &namespace, &ApiResource::from_gvk(&gvk))
-        };
-        Self {
-            plane,
-            hosts,
-            machines: cluster_api(&client, &namespace, version, "Machine"),
-            infrastructure: provider("infrastructure", "RemoteMachine"),
-            bootstrap: provider("bootstrap", "K0sWorkerConfig"),
-            nodes: Api::all(workload.clone()),
-            workload,
-            namespace,
-        }
-    }
-
-    /// Creates the two objects of the provider, and then the Machine that names them.
-    async fn create(&self, name: &str) {
-        self.create_parts(name).await;
-        self.create_machine(name, "v1beta2").await;
-    }
-
-    async fn create_parts(&self, name: &str) {
-        let create = PostParams::default();
-        let object = |group: &str, kind: &str| -> DynamicObject {
-            let api_version = format!("{group}.cluster.x-k8s.io/v1beta2");
-            read(json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, "spec": {}}))
-        };
-        self.bootstrap.create(&create, &object("bootstrap", "K0sWorkerConfig")).await.unwrap();
-        self.infrastructure.create(&create, &object("infrastructure", "RemoteMachine")).await.unwrap();
-    }
-
-    async fn create_machine(&self, name: &str, version: &str) {
-        let reference = |group: &str, kind: &str| match version {
-            "v1beta1" => {
-                json!({"apiVersion": format!("{group}.cluster.x-k8s.io/v1beta2"), "kind": kind, "name": name})
-            }
-            _ => json!({"apiGroup": format!("{group}.cluster.x-k8s.io"), "kind": kind, "name": name}),
-        };
-        let machine = read(json!({
-            "apiVersion": format!("cluster.x-k8s.io/{version}"),
-            "kind": "Machine",
-            "metadata": {"name": name},
-            "spec": {
-                "clusterName": "one",
-                "bootstrap": {"configRef": reference("bootstrap", "K0sWorkerConfig")},
-                "infrastructureRef": reference("infrastructure", "RemoteMachine"),
-            },
-        }));
-        self.machines.create(&PostParams::default(), &machine).await.unwrap();
-    }
-
-    async fn created_and_running(&self, name: &str) {
-        self.create(name).await;
-        eventually("the Machine runs", async || self.phase(name).await == "Running").await;
-    }
-
-    async fn phase(&self, name: &str) -> String {
-        let machine = self.machines.get_opt(name).await.unwrap();
-        machine.map_or("gone".into(), |it| it.data["status"]["phase"].as_str().unwrap_or_default().to_owned())
-    }
-
-    async fn node(&self, name: &str) -> Option<Node> {
-        self.nodes.get_opt(&self.hosts.node_name(name)).await.unwrap()
-    }
-
-    async fn is_node_ready(&self, name: &str) -> bool {
-        let node = self.node(name).await;
-        let conditions = node.and_then(|node| node.status?.conditions).unwrap_or_default();
-        conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    }
-
-    async fn delete(&self, name: &str) {
-        self.machines.delete(name, &DeleteParams::default()).await.unwrap();
-    }
-
-    async fn is_gone(&self, name: &str) -> bool {
-        self.machines.get_opt(name).await.unwrap().is_none()
-            && self.infrastructure.get_opt(name).await.unwrap().is_none()
-            && self.bootstrap.get_opt(name).await.unwrap().is_none()
-    }
-
-    async fn is_gone_with_node(&self, name: &str) -> bool {
-        self.is_gone(name).await && self.node(name).await.is_none()
-    }
-
-    /// A pod that the scheduler puts on the machine's Node.
-    async fn run_pod(&self, machine: &str, pod: &str) -> Api<Pod> {
-        let pods: Api<Pod> = Api::namespaced(self.workload.clone(), "default");
-        let pod: Pod = read(json!({
-            "metadata": {"name": pod, "labels": {"app": pod}},
-            "spec": {
-                "nodeSelector": {"kubernetes.io/hostname": self.hosts.node_name(machine)},
-                "containers": [{"name": "main", "image": "example.com/pause"}],
-            },
-        }));
-        let name = pod.metadata.name.clone().unwrap();
-        pods.create(&PostParams::default(), &pod).await.unwrap();
-        eventually("the pod runs", async || {
-            let pod = pods.get_opt(&name).await.unwrap();
-            pod.is_some_and(|pod| pod.status.is_some_and(|it| it.phase.as_deref() == Some("Running")))
-        })
-        .await;
-        pods
-    }
-
-    fn pod_name(&self, stem: &str) -> String {
-        format!("{}-{stem}", self.namespace)
-    }
-
-    /// When something was deleted first, by an audit log.
-    fn deleted_at(&self, entries: &[AuditEntry], resource: &str, name: &str) -> jiff::Timestamp {
-        let is_it = |it: &&AuditEntry| {
-            it.verb == "delete"
-                && it.resource == resource
-                && it.name == name
-                && (it.namespace.is_empty() || it.namespace == self.namespace)
-        };
-        entries.iter().find(is_it).unwrap().at
-    }
-}
 
 /// From nothing to a Node with a pod and back, in the order that 5-Spot relies on.
 async fn lives_and_dies(world: &World, version: &str) {
@@ -181,11 +28,12 @@ async fn lives_and_dies(world: &World, version: &str) {
     eventually("the Machine runs", async || world.phase("a").await == "Running").await;
     println!("{version}: running after {:?}", began.elapsed());
     let machine = world.machines.get("a").await.unwrap();
-    let id = format!("remote-machine://{}/a", world.namespace);
+    let id = format!("remote-machine://{}:22", world.hosts.address("a"));
     assert_eq!(machine.data["spec"]["providerID"], id);
     assert_eq!(machine.data["status"]["nodeRef"]["name"], world.hosts.node_name("a"));
     eventually("the Node is ready", async || world.is_node_ready("a").await).await;
     let node = world.node("a").await.unwrap();
+    assert_eq!(node.metadata.labels.unwrap()["k0smotron.io/machine-name"], "a");
     assert_eq!(node.spec.unwrap().provider_id, Some(id));
     assert_eq!(node.status.unwrap().node_info.unwrap().machine_id, world.hosts.machine_id("a"));
 
@@ -440,7 +288,7 @@ async fn a_node_of_old_is_kept_as_it_was() {
     let world = World::new(Behaviour::default()).await;
     let node = json!({
         "metadata": {"name": world.hosts.node_name("a"), "annotations": {"left": "behind"}},
-        "spec": {"unschedulable": true, "providerID": format!("remote-machine://{}/a", world.namespace)},
+        "spec": {"unschedulable": true, "providerID": world.hosts.provider_id("a")},
     });
     world.nodes.create(&PostParams::default(), &read(node)).await.unwrap();
     world.created_and_running("a").await;

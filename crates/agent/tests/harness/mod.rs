@@ -9,7 +9,7 @@
 use fivespot_testenv::Daemon;
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -29,13 +29,9 @@ pub(crate) const QUIET: Duration = Duration::from_millis(1500);
 /// Both detectors.
 pub(crate) const DETECTORS: [&str; 2] = ["netlink", "poll"];
 
-/// Says on the terminal, past the harness that swallows what a passing test prints, that a test did not run; and writes
-/// it down for `make test`, which counts them.
+/// Says that a test did not run, and why.
 pub(crate) fn skipped(test: &str, why: &str) {
-    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
-    let list = concat!(env!("CARGO_TARGET_TMPDIR"), "/skipped");
-    let list = fs::OpenOptions::new().create(true).append(true).open(list);
-    writeln!(list.unwrap(), "{test}: {why}").unwrap();
+    fivespot_testenv::skipped(env!("CARGO_TARGET_TMPDIR"), test, why);
 }
 
 /// Whether this process may do what a test on the real kernel must; says so if not.
@@ -187,8 +183,10 @@ impl Program {
         Self::new(OsStr::new(name), format!("#!{interpreter}\nread x\n").as_bytes())
     }
 
-    fn new(name: &OsStr, content: &[u8]) -> Self {
+    pub(crate) fn new(name: &OsStr, content: &[u8]) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        // Another user may have to run it.
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = folder.path().join(name);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();

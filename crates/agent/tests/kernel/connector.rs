@@ -226,6 +226,9 @@ fn a_subscription_that_cannot_be_had_again_is_replaced_by_polling() {
     let _running = program.run();
     agent.sees(&first);
     until("polling has taken over", || agent.metric("fivespot_agent_detector{kind=\"poll\"}") == 1);
+    let (code, why) = agent.http("/ready");
+    assert!(code == 503 && why.contains("it polls for processes"), "{code} {why}");
+    assert_eq!(agent.http("/health").0, 200, "it is not restarted for it");
     assert!(agent.log().contains("polling for processes, since"), "{}", agent.log());
     let program = Program::sleeper(&second);
     let _running = program.run();
@@ -254,8 +257,10 @@ fn polling_ends_when_the_kernel_tells_again() {
     let token = token();
     detector.order(Some(orders(&token)));
     until("it polls", || uses("poll"));
+    assert!(detector.has_stepped_down());
     drop(silence);
     until("it listens", || uses("netlink"));
+    assert!(!detector.has_stepped_down());
     let program = Program::sleeper(&token);
     let _running = program.run();
     let Report::Seen(sighting) = reports.recv_timeout(PATIENCE).unwrap() else { panic!("it failed") };

@@ -7,6 +7,7 @@ mod harness;
 
 mod connector;
 mod found;
+mod helpers;
 mod namespaces;
 mod pods;
 

@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// A tree of control groups that goes with this value.
-struct Groups {
+pub(crate) struct Groups {
     made: Vec<PathBuf>,
 }
 
 impl Groups {
-    fn root() -> PathBuf {
+    pub(crate) fn root() -> PathBuf {
         let whole = PathBuf::from("/sys/fs/cgroup");
         if whole.join("cgroup.procs").exists() { whole } else { whole.join("unified") }
     }
 
     /// Makes `paths` with all they are in.
-    fn make(paths: &[&str]) -> std::io::Result<Self> {
+    pub(crate) fn make(paths: &[&str]) -> std::io::Result<Self> {
         let mut groups = Self { made: Vec::new() };
         for path in paths {
             let mut folder = Self::root();
@@ -127,12 +127,13 @@ fn a_pod_is_not_its_owner() {
 }
 
 /// Writes what `/proc` shows of a process.
-fn fake(root: &Path, pid: u32, name: &str, groups: &str) {
+pub(crate) fn fake(root: &Path, pid: u32, name: &str, groups: &str) {
     let folder = root.join(pid.to_string());
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
     fs::write(folder.join("cmdline"), format!("{name}\0-x\0")).unwrap();
     fs::write(folder.join("status"), format!("Name:\t{name}\nState:\tS (sleeping)\nTgid:\t{pid}\n")).unwrap();
+    fs::write(folder.join("stat"), format!("{pid} ({name}) S 1 {pid} {pid} 0 -1 4194304 0\n")).unwrap();
     fs::write(folder.join("cgroup"), groups).unwrap();
 }
 

@@ -1,7 +1,7 @@
 //! Every sample a user may copy is applied to the real server.
 
 use crate::setup::{cluster, from_root, kubectl};
-use fivespot_api::ScheduledMachine;
+use fivespot_api::{ScheduledMachine, lint_provider_specs, read_manifest};
 use fivespot_core::intent::Intent;
 use kube::Api;
 use kube::api::ListParams;
@@ -73,9 +73,12 @@ fn walk(path: &str, node: &serde_json::Value, silent: &mut Vec<String>) {
 
 /// Every ScheduledMachine that a document shows.
 fn shown_in_documents() -> Vec<(String, String)> {
+    let pages = fs::read_dir(from_root("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
     let mut shown = Vec::new();
-    for file in ["README.md"] {
-        let text = fs::read_to_string(from_root(file)).unwrap();
+    for path in pages.chain([from_root("README.md")]) {
+        let text = fs::read_to_string(&path).unwrap();
+        let file = path.file_name().unwrap().to_str().unwrap();
         for block in text.split("```yaml\n").skip(1) {
             let block = block.split("```").next().unwrap();
             if block.contains("kind: ScheduledMachine") {
@@ -95,6 +98,30 @@ async fn what_the_documents_show_is_accepted() {
         let applied = plane.kubectl(plane.management(), &["apply", "-n", &namespace, "-f", "-"], &yaml);
         assert!(applied.is_ok(), "{file}: {applied:?}");
     }
+}
+
+/// The API server accepts more than the provider can use: a sample must be one that really joins.
+#[test]
+fn what_examples_and_documents_show_is_of_use_to_k0smotron() {
+    let mut shown = shown_in_documents();
+    for entry in fs::read_dir(from_root("examples")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_file() {
+            let file = path.file_name().unwrap().to_str().unwrap().to_owned();
+            shown.push((file, fs::read_to_string(&path).unwrap()));
+        }
+    }
+    assert!(shown.len() >= 6, "{shown:?}");
+    let mut findings = Vec::new();
+    for (file, yaml) in shown {
+        let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&yaml).unwrap();
+        for document in documents {
+            let (machine, _) = read_manifest(&document).unwrap();
+            let found = lint_provider_specs(&machine.spec);
+            findings.extend(found.iter().map(|finding| format!("{file}: {finding}")));
+        }
+    }
+    assert!(findings.is_empty(), "{}", findings.join("\n"));
 }
 
 /// kubectl reads YAML 1.1, in which more words are booleans and numbers than one may think.
@@ -124,7 +151,7 @@ async fn yaml_is_read_as_kubectl_reads_it() {
         assert!(example.contains(line), "{line}");
         let text = example.replace(line, instead);
         let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
-        let ours = fivespot_api::read_manifest(&documents[0]).is_ok();
+        let ours = read_manifest(&documents[0]).is_ok();
         let dry_run = ["create", "--dry-run=server", "-n", &namespace, "-f", "-"];
         let theirs = plane.kubectl(plane.management(), &dry_run, &text);
         if ours != theirs.is_ok() {

@@ -84,7 +84,8 @@ pub(crate) async fn create(api: &Api<DynamicObject>, object: &Value) -> Result<D
     post(api, object, PostParams::default()).await
 }
 
-async fn dry_run(api: &Api<DynamicObject>, object: &Value) -> Result<DynamicObject, String> {
+/// Asks whether an object would be created, strictly, and creates nothing.
+pub(crate) async fn dry_run(api: &Api<DynamicObject>, object: &Value) -> Result<DynamicObject, String> {
     post(api, object, PostParams { dry_run: true, ..PostParams::default() }).await
 }
 

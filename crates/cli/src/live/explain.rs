@@ -1,18 +1,20 @@
 //! `5spot explain`: what the controller would decide now, and why.
 //!
 //! It asks the same servers the same questions as the controller and runs the same function on the answers. It writes
-//! nothing.
+//! nothing. Somebody who may not ask all of them is told what status says, and what they may not read ([`partial`]).
+
+mod partial;
 
 use super::table::span;
 use super::{ExplainArgs, ExplainFormat, find, why};
-use crate::output::print;
+use crate::output::{WARNED, print};
 use anyhow::Result;
 use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::Watched;
 use fivespot_core::drain::{Drain, Setting};
 use fivespot_core::field::Invalid;
 use fivespot_core::intent::Intent;
-use fivespot_core::lifecycle::{Decision, Orders, Patience, decide};
+use fivespot_core::lifecycle::{Decision, Orders, Patience, Phase, Prepared, ReclaimAgent, Waiting, decide};
 use fivespot_core::observed::{
     Access, Cluster, Machine, Needs, Node, Object, Observed, Pods, Presence, Served, Workload,
 };
@@ -30,12 +32,25 @@ pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
     let tools = GITOPS_MANAGERS.map(str::to_owned);
     let orders = watched.orders(Patience::Endless, &tools);
     let wish = Intent::try_from(&watched.machine);
+    let surroundings = shell.surroundings(&watched).await;
+    if surroundings.is_partly_forbidden() {
+        let page = partial::Page {
+            watched: &watched,
+            now,
+            orders,
+            wish: wish.as_ref(),
+            surroundings: &surroundings,
+        };
+        return page.print(args.output);
+    }
+    shell.read_rivals(&namespace).await;
     // A single look asks the server for everything.
-    let mut needs = Needs { certainty: true, pods: false };
+    let mut needs = Needs::OBJECTS;
     let (observed, decision) = loop {
         let observed = shell.observe(&watched, needs).await?;
         let decision = decide(now, &orders, wish.as_ref(), &observed);
         if decision.needs.within(needs) {
+            let decision = decision.as_last_tried(&observed);
             break (observed, decision);
         }
         needs = needs.and(decision.needs);
@@ -49,9 +64,12 @@ pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
         decision: &decision,
     };
     match args.output {
-        ExplainFormat::Text => print(&page.text()),
-        ExplainFormat::Json => print(&(serde_json::to_string_pretty(&page.json())? + "\n")),
-    }
+        ExplainFormat::Text => print(&page.text())?,
+        ExplainFormat::Json => print(&(serde_json::to_string_pretty(&page.json())? + "\n"))?,
+    };
+    let is_stalled = decision.waiting.as_ref().is_some_and(Waiting::is_stalled);
+    let needs_a_person = decision.phase == Phase::Error || is_stalled;
+    Ok(if needs_a_person { ExitCode::from(WARNED) } else { ExitCode::SUCCESS })
 }
 
 /// Everything that is said about one machine.
@@ -85,8 +103,8 @@ impl Page<'_> {
             )?;
         }
         writeln!(out)?;
-        writeln!(out, "  window      {}", self.window())?;
-        for order in self.orders_in_words() {
+        writeln!(out, "  window      {}", Self::window(self.wish, self.now))?;
+        for order in self.orders() {
             writeln!(out, "  order       {order}")?;
         }
         writeln!(out, "  cluster     {}", self.cluster())?;
@@ -96,8 +114,19 @@ impl Page<'_> {
         for line in self.node() {
             writeln!(out, "  node        {line}")?;
         }
+        if let Some(host) = unless_said(&report, ConditionKind::HostNotCleaned) {
+            writeln!(out, "  host        {host}")?;
+        }
         if let Some(taints) = condition(&report, ConditionKind::NodeTainted) {
             writeln!(out, "  taints      {taints}")?;
+        }
+        if decision.agent != ReclaimAgent::NotWanted {
+            writeln!(out, "  agent       {}: {}", decision.agent.reason(), decision.agent)?;
+        }
+        if let Prepared::No { .. } = decision.prepared
+            && let Some(why) = unless_said(&report, ConditionKind::Prepared)
+        {
+            writeln!(out, "  prepared    no, {why}")?;
         }
         writeln!(out)?;
         if decision.actions.is_empty() {
@@ -139,10 +168,10 @@ impl Page<'_> {
             "name": self.watched.key().name,
             "at": self.now.to_string(),
             "phase": decision.phase.word(),
-            "phaseInStatus": observed.memory.phase.map(fivespot_core::lifecycle::Phase::word),
+            "phaseInStatus": observed.memory.phase.map(Phase::word),
             "message": report.message,
             "scheduled": decision.scheduled.word(),
-            "orders": self.orders_in_words(),
+            "orders": self.orders(),
             "windowOpen": report.in_schedule,
             "actions": decision.actions.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "waiting": decision.waiting.as_ref().map(|it| json!({"reason": it.reason(), "message": it.to_string()})),
@@ -156,23 +185,29 @@ impl Page<'_> {
         span(at.as_second() - self.now.as_second())
     }
 
-    fn window(&self) -> String {
-        let intent = match self.wish {
+    fn window(wish: Result<&Intent, &Invalid>, now: Timestamp) -> String {
+        let intent = match wish {
             Ok(intent) => intent,
             Err(invalid) => return format!("cannot be read: {invalid}"),
         };
-        let window = intent.schedule.at(self.now);
+        let window = intent.schedule.at(now);
         let word = if window.active { "open" } else { "closed" };
         let zone = intent.schedule.zone();
         let until = window.until.map_or("for ever".to_owned(), |until| {
             let there = until.to_zoned(zone.clone());
-            format!("until {} (in {})", there.strftime("%a %Y-%m-%d %H:%M %Z"), self.until(until))
+            let left = span(until.as_second() - now.as_second());
+            format!("until {} (in {left})", there.strftime("%a %Y-%m-%d %H:%M %Z"))
         });
         format!("{word} {until}; {} in {}", intent.schedule.rule(), zone.iana_name().unwrap_or("UTC"))
     }
 
-    fn orders_in_words(&self) -> Vec<String> {
-        let Orders { deletion, kill_switch, enabled, paused, reclaim: calls, .. } = &self.orders;
+    fn orders(&self) -> Vec<String> {
+        Self::orders_in_words(&self.orders, self.observed.memory.reclaim.as_ref())
+    }
+
+    /// What the object is told to do whatever its schedule says; `reclaim` is the last one that is remembered.
+    fn orders_in_words(orders: &Orders, reclaim: Option<&Reclaim>) -> Vec<String> {
+        let Orders { deletion, kill_switch, enabled, paused, reclaim: calls, .. } = orders;
         let (kill_switch, enabled, paused) = (*kill_switch, *enabled, *paused);
         let mut all = Vec::new();
         let mut say = |given: bool, words: &str| {
@@ -182,7 +217,7 @@ impl Page<'_> {
         };
         say(deletion.is_some(), "the object is being deleted");
         say(kill_switch, "spec.killSwitch is true: out at once, and out it stays");
-        let last = self.observed.memory.reclaim.as_ref().filter(|last| last.stage() != Stage::Over);
+        let last = reclaim.filter(|last| last.stage() != Stage::Over);
         let disabled_for_it = last.is_some() && calls.disabled_for.as_ref() == last.map(|last| &last.id);
         if let Some(last) = last {
             say(true, &reclaim_in_words(last, &calls.resume_command));
@@ -210,11 +245,12 @@ impl Page<'_> {
 
     fn node(&self) -> Vec<String> {
         match &self.observed.workload {
-            Workload::NotAsked => vec!["none yet".to_owned()],
             Workload::Unreachable(why) => {
                 vec![format!("not known, the workload cluster cannot be reached: {}", why.message)]
             }
-            Workload::Reachable(_, None) => vec!["not registered".to_owned()],
+            Workload::NotAsked | Workload::Reachable(_, None) => {
+                vec![without_node(&self.observed.machine).to_owned()]
+            }
             Workload::Reachable(access, Some(node)) => self.of_node(*access, node),
         }
     }
@@ -273,6 +309,25 @@ fn condition(report: &Report, kind: ConditionKind) -> Option<String> {
     Some(format!("{}: {}", condition.reason, condition.message))
 }
 
+/// The same, for a condition whose message may be the message of the whole: that is not repeated.
+fn unless_said(report: &Report, kind: ConditionKind) -> Option<String> {
+    let found = report.conditions.iter().find(|condition| condition.kind == kind)?;
+    if report.message.starts_with(&found.message) {
+        return Some(format!("{}, as said above", found.reason));
+    }
+    condition(report, kind)
+}
+
+/// In place of a Node: there is no Machine that would have one, the Machine has not joined, or its Node is gone.
+fn without_node(machine: &Presence<Machine>) -> &'static str {
+    match machine {
+        Presence::Ours(machine) if machine.node_name.is_some() => "not registered",
+        Presence::Ours(_) => "none yet",
+        Presence::Unknown(_) => "not known",
+        Presence::Absent(_) | Presence::Foreign(_) | Presence::NotServed(_) => "none",
+    }
+}
+
 fn of_object(object: &Object, now: Timestamp) -> String {
     let age = |from: Timestamp| span(now.as_second() - from.as_second());
     match object.deleting_since {
@@ -286,6 +341,7 @@ fn of_part(part: &Presence<Object>, now: Timestamp) -> String {
         Presence::Absent(_) => "none".to_owned(),
         Presence::Foreign(foreign) => format!("{} is not ours", foreign.what),
         Presence::NotServed(what) => format!("{what} is not served here"),
+        Presence::Unknown(unknown) => format!("not known: {}", unknown.why),
         Presence::Ours(object) => of_object(object, now),
     }
 }
@@ -295,6 +351,7 @@ fn of_machine(machine: &Presence<Machine>, now: Timestamp) -> String {
         return match machine {
             Presence::Foreign(foreign) => format!("{} is not ours", foreign.what),
             Presence::NotServed(what) => format!("{what} are not served here"),
+            Presence::Unknown(unknown) => format!("not known: {}", unknown.why),
             Presence::Absent(_) | Presence::Ours(_) => "none".to_owned(),
         };
     };

@@ -3,10 +3,10 @@
 use super::find;
 use anyhow::Result;
 use fivespot_api::names::DISABLED_FOR;
-use fivespot_cluster::{Shell, Watched};
+use fivespot_cluster::{Error, Shell, Watched};
 use fivespot_core::drain::{Drain, Setting};
 use fivespot_core::lifecycle::Phase;
-use fivespot_core::observed::{Needs, Observed, Pods, Presence, Workload};
+use fivespot_core::observed::{Needs, Observed, Pods, Presence, UnreachableReason, Workload};
 use fivespot_core::reclaim::{Reclaim, Stage};
 use jiff::Timestamp;
 use std::fmt;
@@ -61,6 +61,8 @@ impl fmt::Display for Step {
 pub(super) struct Follow {
     last: Watched,
     left: Vec<Step>,
+    /// Whether the caller may not read the Machine or the Node: whether pods are left cannot be seen then.
+    hides_pods: bool,
 }
 
 impl Follow {
@@ -68,32 +70,50 @@ impl Follow {
     pub(super) fn new(watched: &Watched) -> Self {
         let status = watched.machine.status.as_ref();
         let has_machine = status.is_some_and(|status| status.machine_ref.is_some());
-        let has_node = status.is_some_and(|status| status.node_ref.is_some());
+        let has_node = status.is_some_and(|status| status.node_ref.is_some())
+            || watched.machine.returned_node().is_some();
         let mut left = Step::ALL.to_vec();
         left.retain(|step| match step {
             Step::PodsGone => has_node,
             Step::MachineDeleted => has_machine,
             Step::Accepted | Step::ScheduleDisabled | Step::Disabled => true,
         });
-        Self { last: watched.clone(), left }
+        Self { last: watched.clone(), left, hides_pods: false }
     }
 
     /// The steps that are done now and were not before.
     pub(super) async fn look(&mut self, shell: &Shell) -> Result<Vec<Step>> {
         let key = self.last.key();
         self.last = find(shell, &key.namespace, &key.name).await?;
-        let needs = Needs { certainty: true, pods: true };
+        let needs = Needs { certainty: true, pods: true, ..Needs::default() };
         // Who may not see the Machine or the Node still sees what status says.
-        let observed = shell.observe(&self.last, needs).await.ok();
+        let observed = shell.observe(&self.last, needs).await;
+        if observed.as_ref().map_or_else(Error::is_forbidden, is_node_hidden) {
+            self.hides_pods = true;
+            self.left.retain(|step| *step != Step::PodsGone);
+        }
+        let observed = observed.ok();
         let done = |step: &Step| is_done(*step, &self.last, observed.as_ref());
         let (new, left) = self.left.iter().partition(|step| done(step));
         self.left = left;
         Ok(new)
     }
 
+    /// Whether the caller may not see what becomes of the pods.
+    pub(super) fn hides_pods(&self) -> bool {
+        self.hides_pods
+    }
+
     /// Whether there is nothing more to come.
     pub(super) fn is_over(&self) -> bool {
         !self.left.contains(&Step::Disabled)
+    }
+
+    /// Whether all is done that the controller can do, and somebody must clean the host.
+    pub(super) fn needs_cleaning(&self) -> bool {
+        let memory = self.last.machine.memory();
+        let is_held = memory.reclaim.is_some_and(|reclaim| reclaim.hold);
+        is_held && memory.phase == Some(Phase::Error) && self.last.machine.returned_node().is_some()
     }
 
     /// How far it is, in words.
@@ -104,13 +124,23 @@ impl Follow {
         }
         let status = self.last.machine.status.as_ref();
         let message = status.and_then(|status| status.message.clone()).unwrap_or_default();
-        format!("{message}. The controller goes on by itself")
+        if self.needs_cleaning() { message } else { format!("{message}. The controller goes on by itself") }
+    }
+}
+
+/// Whether the way to the Node is a Secret that the caller may not read.
+fn is_node_hidden(observed: &Observed) -> bool {
+    match &observed.workload {
+        Workload::Unreachable(why) => why.reason == UnreachableReason::SecretForbidden,
+        Workload::NotAsked | Workload::Reachable(..) => false,
     }
 }
 
 fn is_done(step: Step, watched: &Watched, observed: Option<&Observed>) -> bool {
     let memory = watched.machine.memory();
     let Some(reclaim) = memory.reclaim.filter(|reclaim| reclaim.stage() != Stage::Over) else { return false };
+    let annotations = watched.machine.metadata.annotations.as_ref();
+    let is_disabled = annotations.and_then(|all| all.get(DISABLED_FOR)) == Some(&reclaim.id);
     match step {
         Step::Accepted => true,
         Step::PodsGone => observed.is_some_and(|observed| are_pods_gone(observed, &reclaim)),
@@ -118,15 +148,12 @@ fn is_done(step: Step, watched: &Watched, observed: Option<&Observed>) -> bool {
             let goes = |observed: &Observed| match &observed.machine {
                 Presence::Ours(machine) => machine.object.deleting_since.is_some(),
                 Presence::Absent(_) => true,
-                Presence::Foreign(_) | Presence::NotServed(_) => false,
+                Presence::Foreign(_) | Presence::NotServed(_) | Presence::Unknown(_) => false,
             };
-            reclaim.machine_deleted || observed.is_some_and(goes)
+            // The schedule is never disabled before the Machine is deleted.
+            reclaim.machine_deleted || is_disabled || observed.is_some_and(goes)
         }
-        Step::ScheduleDisabled => {
-            let annotations = watched.machine.metadata.annotations.as_ref();
-            let disabled_for = annotations.and_then(|all| all.get(DISABLED_FOR));
-            reclaim.hold || disabled_for == Some(&reclaim.id)
-        }
+        Step::ScheduleDisabled => reclaim.hold || is_disabled,
         // The kill switch may have been set meanwhile: the machine is out all the same.
         Step::Disabled => reclaim.hold && matches!(memory.phase, Some(Phase::Disabled | Phase::Terminated)),
     }

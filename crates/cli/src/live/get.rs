@@ -2,7 +2,7 @@
 
 use super::table::{lines, span};
 use super::{Format, GetArgs};
-use crate::output::print;
+use crate::output::{WARNED, print};
 use anyhow::{Context, Result, bail};
 use fivespot_api::{ScheduledMachine, ScheduledMachineStatus};
 use fivespot_cluster::{Key, Shell, Watched};
@@ -11,7 +11,7 @@ use fivespot_core::reclaim::{Reclaim, Stage};
 use fivespot_core::slots::{Record, owner};
 use fivespot_core::status::ConditionKind;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -25,9 +25,13 @@ pub(super) async fn run(args: &GetArgs) -> Result<ExitCode> {
     let (shell, namespace) = args.place.open().await?;
     let namespace = (!args.all_namespaces).then_some(namespace);
     let machines = read(&shell, namespace.as_deref(), &args.names).await?;
+    let needs_a_person = machines.iter().any(|machine| machine.machine.needs_a_person());
+    let code = if needs_a_person { ExitCode::from(WARNED) } else { ExitCode::SUCCESS };
     match args.output {
-        Format::Json => print(&(serde_json::to_string_pretty(&list(&machines))? + "\n")),
-        Format::Yaml => print(&serde_saphyr::to_string(&list(&machines)).context("print YAML")?),
+        Format::Json => print(&(serde_json::to_string_pretty(&list(&machines))? + "\n")).map(|_| code),
+        Format::Yaml => {
+            print(&serde_saphyr::to_string(&list(&machines)).context("print YAML")?).map(|_| code)
+        }
         Format::Text | Format::Wide if machines.is_empty() && !args.watch => {
             let place = namespace.map_or("any namespace".to_owned(), |it| format!("namespace {it}"));
             eprintln!("no ScheduledMachines in {place}");
@@ -43,15 +47,26 @@ pub(super) async fn run(args: &GetArgs) -> Result<ExitCode> {
                 .collect();
             print(&(lines(&rows).join("\n") + "\n"))?;
             if !args.watch {
-                return Ok(ExitCode::SUCCESS);
+                return Ok(code);
             }
             watch(&shell, namespace.as_deref(), args, view, machines).await
         }
     }
 }
 
+/// Those with these names, or all. Whoever may read single machines alone gets those by their names.
 async fn read(shell: &Shell, namespace: Option<&str>, names: &[String]) -> Result<Vec<Watched>> {
-    let mut machines = shell.read(namespace, None).await?;
+    let mut machines = match namespace {
+        Some(namespace) if !names.is_empty() => read_named(shell, namespace, names).await?,
+        _ => match shell.read(namespace, None).await {
+            Err(error) if error.is_forbidden() => {
+                return Err(error).context(
+                    "you may not list all machines here; name yours, with -n and its namespace: 5spot get NAME",
+                );
+            }
+            answer => answer?,
+        },
+    };
     machines.sort_by_key(Watched::key);
     for name in names {
         if !machines.iter().any(|machine| machine.key().name == *name) {
@@ -60,6 +75,14 @@ async fn read(shell: &Shell, namespace: Option<&str>, names: &[String]) -> Resul
         }
     }
     machines.retain(|machine| names.is_empty() || names.contains(&machine.key().name));
+    Ok(machines)
+}
+
+async fn read_named(shell: &Shell, namespace: &str, names: &[String]) -> Result<Vec<Watched>> {
+    let mut machines = Vec::new();
+    for name in names.iter().collect::<BTreeSet<_>>() {
+        machines.extend(shell.read_machine(namespace, name).await?);
+    }
     Ok(machines)
 }
 
@@ -80,7 +103,11 @@ async fn watch(
         if view.owners.is_some() {
             view.owners = Some(Owners::read(shell).await);
         }
-        let machines = match read(shell, namespace, &[]).await {
+        let read = match namespace {
+            Some(namespace) if !args.names.is_empty() => read_named(shell, namespace, &args.names).await,
+            _ => read(shell, namespace, &[]).await,
+        };
+        let machines = match read {
             Ok(machines) => machines,
             Err(error) => {
                 eprintln!("5spot: {error:#}");
@@ -172,14 +199,20 @@ impl View {
     }
 }
 
-/// Why it is as it is, in a word; if its owner took it back, also why he did.
+/// Why it is as it is, in a word; with the reason of a reclaim, or that no reclaim agent looks.
 fn reason(status: &ScheduledMachineStatus) -> String {
     let word = |kind: ConditionKind| {
         let condition = status.conditions.iter().find(|condition| condition.type_ == kind.word());
         condition.map(|condition| condition.reason.clone())
     };
     match stage(status) {
-        Stage::Over => word(ConditionKind::Ready).unwrap_or("-".to_owned()),
+        Stage::Over => {
+            let ready = word(ConditionKind::Ready).unwrap_or("-".to_owned());
+            // Nobody would otherwise notice: the machine is lent, and all else is well.
+            let agent = word(ConditionKind::ReclaimAgent);
+            let agent = agent.filter(|agent| ["Missing", "Degraded"].contains(&agent.as_str()));
+            agent.map_or(ready.clone(), |agent| format!("{ready} (reclaim agent: {agent})"))
+        }
         Stage::UnderWay | Stage::Held => {
             let why = status.reclaim.as_ref().and_then(|reclaim| reclaim.reason.as_deref());
             let word = word(ConditionKind::Scheduled).unwrap_or_default();

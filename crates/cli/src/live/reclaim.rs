@@ -99,6 +99,15 @@ fn no_need(watched: &Watched, orders: &Orders) -> Option<Answer> {
     }
     let last = watched.machine.memory().reclaim;
     match last.as_ref().map(|last| (last.stage(), last)) {
+        Some((Stage::Held, Reclaim { id, reason, .. })) if watched.machine.returned_node().is_some() => {
+            let message = watched.machine.status.as_ref().and_then(|status| status.message.clone());
+            let text = format!(
+                "{key} is held by reclaim {id} ({}), and nothing was asked.\n  {}",
+                why(reason),
+                message.unwrap_or_default()
+            );
+            Some(Answer { outcome: "HostNotCleaned", text, comes: false })
+        }
         Some((Stage::Held, Reclaim { id, reason, .. })) => {
             let text = format!(
                 "{key} is with its owner already: reclaim {id} ({}) holds it, and nothing was asked.\n  \
@@ -140,7 +149,14 @@ fn what_follows(watched: &Watched, orders: &Orders, request: &Request) -> String
             FORCED.as_secs()
         ),
         (None, Some(_)) => "it has no Node yet; its Machine is deleted".to_owned(),
-        (None, None) => "it is not in the cluster now, and is kept out of it".to_owned(),
+        (None, None) => match watched.machine.returned_node() {
+            Some(node) => format!(
+                "Node {node} of its host is in the cluster without a Machine: it is cordoned and its pods end without \
+                 grace, within {} s; then the host must be cleaned by hand",
+                FORCED.as_secs()
+            ),
+            None => "it is not in the cluster now, and is kept out of it".to_owned(),
+        },
     };
     let paused =
         if orders.paused { "\n  it is paused: all but the drain follows when the pause ends" } else { "" };
@@ -178,8 +194,16 @@ async fn wait(
 ) -> Result<Vec<(Step, Duration)>> {
     let mut follow = Follow::new(watched);
     let mut done = Vec::new();
+    let mut is_told = false;
     while since.elapsed() < args.timeout {
-        for step in follow.look(shell).await? {
+        let steps = follow.look(shell).await?;
+        if follow.hides_pods() && !is_told && args.output == ReportFormat::Text {
+            print(
+                "  (when its pods are gone is not shown: you have no right to read its Machine and its Node)\n",
+            )?;
+            is_told = true;
+        }
+        for step in steps {
             let after = since.elapsed();
             if args.output == ReportFormat::Text {
                 print(&format!("  {:>6.2} s  {step}\n", after.as_secs_f64()))?;
@@ -189,11 +213,14 @@ async fn wait(
         if follow.is_over() {
             return Ok(done);
         }
+        if follow.needs_cleaning() {
+            break;
+        }
         tokio::time::sleep(follow::LOOK).await;
     }
     let key = watched.key();
     let state = follow.state();
-    bail!("{key} is not with its owner after {} s: {state}", args.timeout.as_secs())
+    bail!("{key} is not with its owner after {} s: {state}", since.elapsed().as_secs())
 }
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Schedules that are valid and probably not meant, in many files at once.
+//! Schedules that are valid and probably not meant, and embedded specs that k0smotron could not use, in many files at once.
 
 use super::LintArgs;
 use super::source::{Machine, machines_in};
 use crate::output::{ERROR, WARNED, print};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
+use fivespot_api::lint_provider_specs;
 use fivespot_core::schedule::{self, Days, Hours};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -114,7 +115,9 @@ fn look_at(machine: &Machine, from: Option<&str>) -> Result<Vec<Finding>> {
     let days: Vec<Days> = written.days_of_week.iter().filter_map(|item| Days::parse(item).ok()).collect();
     let hours: Vec<Hours> = written.hours_of_day.iter().filter_map(|item| Hours::parse(item).ok()).collect();
     let found = schedule::lint(&intent.schedule, now).into_iter().chain(schedule::redundant(&days, &hours));
-    Ok(found.map(|warning| finding(false, warning.to_string())).collect())
+    let of_provider = lint_provider_specs(&object.spec).into_iter().map(|found| found.to_string());
+    let found = found.map(|warning| warning.to_string()).chain(of_provider);
+    Ok(found.map(|warning| finding(false, warning)).collect())
 }
 
 fn text(findings: &[Finding], machines: usize) -> String {

@@ -62,11 +62,13 @@ async fn machines_are_listed_and_explained_as_the_controller_would_see_them() {
     );
     explained(&plane);
     explained_out(&plane);
+    explained_unprepared(&plane);
+    explained_returned(&plane);
 
     // For scripts: whole objects, with the embedded specs.
     let output = run(&plane, &["get", "open", "-o", "json"]);
     let list: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(list["items"][0]["spec"]["infrastructureSpec"]["spec"], json!({"address": "192.0.2.1"}));
+    assert_eq!(list["items"][0]["spec"]["infrastructureSpec"]["spec"]["address"], "open.example");
     let yaml = String::from_utf8(run(&plane, &["get", "open", "-o", "yaml"]).stdout).unwrap();
     let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(yaml, list);
@@ -108,10 +110,11 @@ fn explained(plane: &ControlPlane) {
         bootstrap none
         infra none
         machine none
-        node none yet
+        node none
         taints NoNodeYet: There is no Node, or it is leaving
 
         does add the finalizer
+        does ask the server whether it would create the infrastructure object
         does create the bootstrap object
         does create the infrastructure object
         does create the Machine
@@ -132,10 +135,11 @@ fn explained(plane: &ControlPlane) {
         bootstrap none
         infra none
         machine none
-        node none yet
+        node none
         taints NoNodeYet: There is no Node, or it is leaving
 
-        does nothing now
+        does ask the server whether it would create the bootstrap object
+        does ask the server whether it would create the infrastructure object
         changes TIME, in TIME, if nothing else happens
         exit 0
     "#]],
@@ -144,22 +148,22 @@ fn explained(plane: &ControlPlane) {
         plane,
         &["explain", "invalid"],
         &expect![[r#"
-        default/invalid: Error
-        spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC. What runs is left alone until this is mended
+            default/invalid: Error
+            spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC. What runs is left alone until this is mended
 
-        window cannot be read: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
-        cluster lab: is there
-        bootstrap none
-        infra none
-        machine none
-        node none yet
-        taints NoNodeYet: There is no Node, or it is leaving
+            window cannot be read: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC
+            cluster lab: is there
+            bootstrap none
+            infra none
+            machine none
+            node none
+            taints NoNodeYet: There is no Node, or it is leaving
 
-        does nothing now
-        waits InvalidSpec: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC. What runs is left alone until this is mended
-        changes when something around it changes
-        exit 0
-    "#]],
+            does nothing now
+            waits InvalidSpec: spec.schedule.timezone: "Mars/Olympus" is not a time zone of the IANA database: write a name such as Europe/Zurich or UTC. What runs is left alone until this is mended
+            changes when something around it changes
+            exit 1
+        "#]],
     );
 }
 
@@ -178,10 +182,11 @@ fn explained_out(plane: &ControlPlane) {
         bootstrap none
         infra none
         machine none
-        node none yet
+        node none
         taints NoNodeYet: There is no Node, or it is leaving
 
-        does nothing now
+        does ask the server whether it would create the bootstrap object
+        does ask the server whether it would create the infrastructure object
         changes TIME, in TIME, if nothing else happens
         exit 0
     "#]],
@@ -198,8 +203,9 @@ fn explained_out(plane: &ControlPlane) {
         bootstrap none
         infra none
         machine none
-        node none yet
+        node none
         taints NoNodeYet: There is no Node, or it is leaving
+        prepared no, ClusterNotFound, as said above
 
         does nothing now
         waits ClusterNotFound: The Cluster that spec.clusterName names is not in this namespace: nothing is created until it is
@@ -240,4 +246,119 @@ fn explained_out(plane: &ControlPlane) {
         )
     );
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// A machine out of its window that could not be lent.
+fn explained_unprepared(plane: &ControlPlane) {
+    let unprepared = machine("unprepared", |spec| spec["clusterName"] = json!("nowhere"));
+    plane.kubectl(plane.management(), &["apply", "-f", "-"], &unprepared.to_string()).unwrap();
+    check(
+        plane,
+        &["explain", "unprepared"],
+        &expect![[r#"
+        default/unprepared: Inactive
+        Outside the time window: the machine is with its owner
+
+        window closed until Tue 2028-02-29 23:59 CET (in TIME); cron 59 23 29 feb * in Europe/Zurich
+        cluster nowhere: not found
+        bootstrap none
+        infra none
+        machine none
+        node none
+        taints NoNodeYet: There is no Node, or it is leaving
+        prepared no, ClusterNotFound: The Cluster that spec.clusterName names is not in this namespace
+
+        does nothing now
+        changes TIME, in TIME, if nothing else happens
+        exit 0
+    "#]],
+    );
+}
+
+/// A machine that was handed back, while no Node has the name of its host, another host's has, and its own.
+fn explained_returned(plane: &ControlPlane) {
+    let mut returned = machine("returned", |_| {});
+    let host = json!({"nodeName": "lab-desk", "machineID": "0001", "systemUUID": ""});
+    returned["metadata"]["annotations"] = json!({"5spot.finos.org/lent-host": host.to_string()});
+    plane.kubectl(plane.management(), &["apply", "-f", "-"], &returned.to_string()).unwrap();
+    check(
+        plane,
+        &["explain", "returned"],
+        &expect![[r#"
+        default/returned: Inactive
+        Outside the time window: the machine is with its owner
+
+        window closed until Tue 2028-02-29 23:59 CET (in TIME); cron 59 23 29 feb * in Europe/Zurich
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node none
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does ask the server whether it would create the bootstrap object
+        does ask the server whether it would create the infrastructure object
+        changes TIME, in TIME, if nothing else happens
+        exit 0
+    "#]],
+    );
+    let node = |machine_id: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "lab-desk"},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {
+                "machineID": machine_id, "systemUUID": "", "bootID": "", "kernelVersion": "", "osImage": "",
+                "containerRuntimeVersion": "", "kubeletVersion": "", "kubeProxyVersion": "",
+                "operatingSystem": "linux", "architecture": "amd64",
+            }},
+        })
+    };
+    let workload = |args: &[&str], input: &str| plane.kubectl(plane.workload(), args, input).unwrap();
+    workload(&["create", "-f", "-"], &node("0002").to_string());
+    check(
+        plane,
+        &["explain", "returned"],
+        &expect![[r#"
+        default/returned: Inactive
+        Outside the time window: the machine is with its owner
+
+        window closed until Tue 2028-02-29 23:59 CET (in TIME); cron 59 23 29 feb * in Europe/Zurich
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node lab-desk: Ready; seen through its kubeconfig Secret
+        host SameNameOnly: Node lab-desk has the name of the Node that was lent, and another machine id: it is taken for another host and not touched. If it is the same host, clean it and delete the Node
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does ask the server whether it would create the bootstrap object
+        does ask the server whether it would create the infrastructure object
+        changes TIME, in TIME, if nothing else happens
+        exit 0
+    "#]],
+    );
+    workload(&["delete", "node", "lab-desk"], "");
+    workload(&["create", "-f", "-"], &node("0001").to_string());
+    check(
+        plane,
+        &["explain", "returned"],
+        &expect![[r#"
+        default/returned: ShuttingDown
+        The host is not with its owner yet: Node lab-desk is in the cluster without a Machine, so the provider did not clean the host up. On the host run what the provider would have run (for k0s: k0s stop, k0s reset, reboot), then kubectl delete node lab-desk. It is drained now
+
+        window closed until Tue 2028-02-29 23:59 CET (in TIME); cron 59 23 29 feb * in Europe/Zurich
+        cluster lab: is there
+        bootstrap none
+        infra none
+        machine none
+        node lab-desk: Ready; seen through its kubeconfig Secret
+        host NodeWithoutMachine, as said above
+        taints NoNodeYet: There is no Node, or it is leaving
+
+        does nothing now
+        waits HostNotCleaned: The host is not with its owner yet: Node lab-desk is in the cluster without a Machine, so the provider did not clean the host up. On the host run what the provider would have run (for k0s: k0s stop, k0s reset, reboot), then kubectl delete node lab-desk. It is drained now
+        changes TIME, in TIME, if nothing else happens
+        exit 0
+    "#]],
+    );
+    workload(&["delete", "node", "lab-desk"], "");
 }

@@ -4,10 +4,12 @@
 
 mod fleet;
 mod looked;
+mod owner;
+mod stuck;
 mod taken_back;
 
 use expect_test::Expect;
-use fivespot_testenv::{ClusterApi, ControlPlane, Options};
+use fivespot_testenv::{ClusterApi, ControlPlane, Options, SSH_KEY};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -27,16 +29,21 @@ async fn start() -> ControlPlane {
 }
 
 fn run(plane: &ControlPlane, args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_5spot"))
-        .args(args)
-        .env("KUBECONFIG", plane.management().kubeconfig_path())
-        .output()
-        .unwrap()
+    run_with(plane.management().kubeconfig_path(), args)
+}
+
+/// Runs it as the user of a kubeconfig.
+fn run_with(kubeconfig: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_5spot")).args(args).env("KUBECONFIG", kubeconfig).output().unwrap()
 }
 
 /// Exit code and what was printed, with everything that depends on the moment taken out.
 fn check(plane: &ControlPlane, args: &[&str], expect: &Expect) {
-    let output = run(plane, args);
+    compare(&run(plane, args), expect);
+}
+
+/// The same of a command that was run.
+fn compare(output: &Output, expect: &Expect) {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let printed =
         format!("{}{}exit {}\n", text(&output.stdout), text(&output.stderr), output.status.code().unwrap());
@@ -83,7 +90,7 @@ fn machine(name: &str, change: impl FnOnce(&mut Value)) -> Value {
             "infrastructureSpec": {
                 "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
                 "kind": "RemoteMachine",
-                "spec": {"address": "192.0.2.1"},
+                "spec": {"address": format!("{name}.example"), "sshKeyRef": {"name": SSH_KEY}},
             },
         },
     });

@@ -2,7 +2,9 @@
 
 use crate::{check, from_root, machine, run, start};
 use expect_test::expect;
-use fivespot_testenv::{AuditEntry, Behaviour, ControlPlane, Core, Hosts, build_programs, create_cluster};
+use fivespot_testenv::{
+    AuditEntry, Behaviour, ControlPlane, Core, Hosts, build_programs, create_cluster, create_ssh_key,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -10,17 +12,17 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// How long anything may take that should happen soon.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A control plane with the controller, and hosts that join.
-struct World {
+pub(crate) struct World {
     controller: PathBuf,
-    plane: ControlPlane,
-    hosts: Hosts,
+    pub(crate) plane: ControlPlane,
+    pub(crate) hosts: Hosts,
 }
 
 impl World {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         // Cargo does not build the programs of another package for these tests.
         let programs = build_programs(&from_root(""), &["5spot-controller"]).unwrap();
         let plane = start().await;
@@ -31,6 +33,7 @@ impl World {
         };
         world.kubectl(&["apply", "-f", from_root("deploy/namespace.yaml").to_str().unwrap()]);
         create_cluster(&world.plane, "default", "lab").await.unwrap();
+        create_ssh_key(&world.plane, "default").await.unwrap();
         world.start_controller();
         world
     }
@@ -45,11 +48,11 @@ impl World {
         self.plane.run("controller", &self.controller, &args).unwrap();
     }
 
-    fn kubectl(&self, args: &[&str]) -> String {
+    pub(crate) fn kubectl(&self, args: &[&str]) -> String {
         self.plane.kubectl(self.plane.management(), args, "").unwrap()
     }
 
-    fn apply(&self, object: &Value, args: &[&str]) {
+    pub(crate) fn apply(&self, object: &Value, args: &[&str]) {
         let args = [&["apply", "-f", "-"], args].concat();
         self.plane.kubectl(self.plane.management(), &args, &object.to_string()).unwrap();
     }
@@ -58,12 +61,12 @@ impl World {
         self.kubectl(&["patch", "sm", name, "--type=merge", "-p", &patch.to_string()])
     }
 
-    fn read(&self, name: &str) -> Value {
+    pub(crate) fn read(&self, name: &str) -> Value {
         serde_json::from_str(&self.kubectl(&["get", "sm", name, "-o", "json"])).unwrap()
     }
 
     /// Waits until status is as it should be.
-    fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) {
+    pub(crate) fn until(&self, name: &str, what: &str, holds: impl Fn(&Value) -> bool) {
         let began = Instant::now();
         loop {
             let machine = self.read(name);
@@ -75,7 +78,7 @@ impl World {
         }
     }
 
-    fn until_phase(&self, name: &str, phase: &str) {
+    pub(crate) fn until_phase(&self, name: &str, phase: &str) {
         self.until(name, phase, |status| status["phase"] == phase);
     }
 
@@ -98,7 +101,7 @@ impl World {
     }
 }
 
-fn always(spec: &mut Value) {
+pub(crate) fn always(spec: &mut Value) {
     spec["schedule"]["cron"] = json!("* * * * *");
     spec["killIfCommands"] = json!(["idea", "steam"]);
 }
@@ -168,9 +171,10 @@ fn lent(world: &World) {
         node default-desk: Ready; seen through its kubeconfig Secret
         node its reclaim agent is to look for idea, steam
         taints Applied: No taints are declared
+        agent Starting: Waiting for an agent: there is no pod of the reclaim agent on Node default-desk
 
         does nothing now
-        changes when something around it changes
+        changes TIME, in TIME, if nothing else happens
         exit 0
     "#]],
     );
@@ -217,7 +221,7 @@ fn taken_back(world: &World) {
         bootstrap none
         infra none
         machine none
-        node none yet
+        node none
         taints NoNodeYet: There is no Node, or it is leaving
 
         does nothing now
@@ -258,7 +262,7 @@ fn put_back_by_a_tool(world: &World) {
         bootstrap none
         infra none
         machine none
-        node none yet
+        node none
         taints NoNodeYet: There is no Node, or it is leaving
 
         does nothing now

@@ -20,9 +20,11 @@ mod worlds;
 mod chaos;
 mod clock;
 mod ejected;
+mod one_node;
 mod process;
 mod refused;
 mod rights;
+mod webhooks;
 
 use fivespot_testenv::{ClusterApi, ControlPlane, Options, share};
 use harness::Controller;

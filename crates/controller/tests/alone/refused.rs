@@ -48,7 +48,7 @@ async fn infrastructure(world: &World, name: &str, owners: Value) -> Option<Stri
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
         "kind": "RemoteMachine",
         "metadata": {"name": name, "ownerReferences": owners},
-        "spec": {"address": "192.0.2.9"},
+        "spec": world.remote_machine(name),
     });
     let object = serde_json::from_value(object).unwrap();
     world.objects("RemoteMachine").create(&PostParams::default(), &object).await.unwrap().metadata.uid
@@ -116,9 +116,10 @@ async fn what_may_not_be_read_is_said_in_status() {
     let controller = Controller::start(plane, "mute", &[]);
     world.create("m", OPEN, |_| {}).await;
     let machine = world.until_phase("m", "Error").await;
-    assert!(is(&machine, "Stalled", "True", "ReconcileFailed"), "{}", message(&machine));
-    assert!(is(&machine, "Ready", "False", "ReconcileFailed"));
-    assert!(message(&machine).contains("forbidden"), "{}", message(&machine));
+    assert!(is(&machine, "Stalled", "True", "ProviderUnreadable"), "{}", message(&machine));
+    assert!(is(&machine, "Ready", "False", "ProviderUnreadable"));
+    let text = message(&machine);
+    assert!(text.contains("forbidden") && text.contains("Give the controller that right"), "{text}");
     // With the right it goes on, at the next change.
     drop(blind);
     world.patch("m", json!({"metadata": {"labels": {"looked": "again"}}})).await;

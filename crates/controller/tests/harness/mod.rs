@@ -7,7 +7,10 @@
 )]
 
 use fivespot_api::{ScheduledMachine, ScheduledMachineStatus, names};
-use fivespot_testenv::{Behaviour, ControlPlane, Core, Daemon, Hosts, anonymous_kubeconfig, create_cluster};
+use fivespot_testenv::{
+    Behaviour, ControlPlane, Core, Daemon, Hosts, SSH_KEY, anonymous_kubeconfig, create_cluster,
+    create_ssh_key,
+};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
@@ -157,6 +160,7 @@ impl World {
         let kubectl = ["apply", "-n", &namespace, "-k", tenant.to_str().unwrap()];
         plane.kubectl(plane.management(), &kubectl, "").unwrap();
         create_cluster(plane, &namespace, CLUSTER).await.unwrap();
+        create_ssh_key(plane, &namespace).await.unwrap();
         let hosts = Hosts::start(plane, &namespace, core, Behaviour::default()).await.unwrap();
         Self { plane, management, workload, namespace, hosts }
     }
@@ -197,10 +201,15 @@ impl World {
                 "infrastructureSpec": {
                     "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
                     "kind": "RemoteMachine",
-                    "spec": {"address": "192.0.2.1", "user": "k0s"},
+                    "spec": self.remote_machine(name),
                 },
             },
         })
+    }
+
+    /// What the provider needs to know of a machine: a host of its own, and the key of all.
+    pub(crate) fn remote_machine(&self, name: &str) -> Value {
+        json!({"address": self.hosts.address(name), "user": "k0s", "sshKeyRef": {"name": SSH_KEY}})
     }
 
     /// Creates a ScheduledMachine with this schedule, changed by `change`.
@@ -354,7 +363,7 @@ impl World {
     }
 
     /// A namespace of the same name in the workload cluster, with its default account.
-    async fn workload_namespace(&self) {
+    pub(crate) async fn workload_namespace(&self) {
         let namespace =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
         let namespace = serde_json::from_value(namespace).unwrap();

@@ -3,6 +3,7 @@
 use crate::harness::{CLUSTER, World, from_root, install};
 use fivespot_testenv::{
     Behaviour, Cluster, ControlPlane, Core, Hosts, create_cluster_without_secret, create_kubeconfig_secret,
+    create_ssh_key,
 };
 
 /// A namespace with a Cluster whose Nodes are in `workload`. Nothing leads there, and no Secret of the namespace may
@@ -12,6 +13,7 @@ pub(crate) async fn bare(plane: &'static ControlPlane, workload: &Cluster, stem:
     let management = plane.management().client().await.unwrap();
     let namespace = plane.management().fresh_namespace(&management, stem).await.unwrap();
     create_cluster_without_secret(plane, &namespace, CLUSTER).await.unwrap();
+    create_ssh_key(plane, &namespace).await.unwrap();
     let hosts = Hosts::start_in(plane, workload, &namespace, Core::Played, Behaviour::default());
     let hosts = hosts.await.unwrap();
     World { plane, management, workload: workload.client().await.unwrap(), namespace, hosts }

@@ -4,13 +4,17 @@ use crate::harness::{CLOSED, OPEN, World, is};
 use crate::look::{CLUSTER_API, HOOK, History, OURS};
 use crate::stage::{garbage_is_collected, own_world, scenarios, world};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{Fault, cluster_api, eventually};
-use kube::api::{DeleteParams, PropagationPolicy};
-use serde_json::json;
+use fivespot_testenv::{AuditEntry, Fault, cluster_api, eventually};
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::jiff::Timestamp;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams, PropagationPolicy};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 scenarios![
-    in_the_foreground_cluster_api_drains_within_the_same_time,
+    in_the_foreground_it_is_refused_and_in_the_background_the_host_is_reset_after_the_drain,
+    an_owner_that_is_deleted_in_the_foreground_waits_for_its_machine,
     a_cluster_that_goes_takes_its_machines_along_without_a_drain,
     orphans_live_on_without_us,
     an_active_machine_is_drained_first,
@@ -26,18 +30,94 @@ async fn delete(world: &World, name: &str) {
     world.delete(name, &DeleteParams::default()).await;
 }
 
-async fn in_the_foreground_cluster_api_drains_within_the_same_time() {
+/// When somebody first asked for the deletion of an infrastructure object: from then on its provider resets the host.
+fn host_reset_at(world: &World, name: &str) -> Timestamp {
+    let is_it = |it: &AuditEntry| {
+        it.verb == "delete"
+            && it.resource == "remotemachines"
+            && it.code == 200
+            && (it.namespace.as_str(), it.name.as_str()) == (world.namespace.as_str(), name)
+    };
+    world.plane.management().audit().unwrap().into_iter().find(is_it).unwrap().at
+}
+
+/// Neither the ScheduledMachine nor anything it made is being deleted, and its Node takes pods.
+async fn is_still_lent(world: &World, name: &str, machine_uid: &str) {
+    world.is_untouched(name, machine_uid).await;
+    for kind in ["RemoteMachine", "K0sWorkerConfig"] {
+        let object = world.objects(kind).get(name).await.unwrap();
+        assert_eq!(object.metadata.deletion_timestamp, None, "{kind}");
+    }
+    let machine = world.machines().get(name).await.unwrap();
+    assert_eq!(machine.metadata.deletion_timestamp, None);
+    assert_eq!(machine.status.unwrap().phase.as_deref(), Some("Active"));
+}
+
+async fn in_the_foreground_it_is_refused_and_in_the_background_the_host_is_reset_after_the_drain() {
     let world = world().await;
-    // Our own drain goes on until the garbage collector comes, which takes its time where much is going on.
-    world.lend("foreground", |spec| spec["nodeDrainTimeout"] = json!("15s")).await;
-    world.held_pod("foreground", "foreground-web").await;
+    let drain = |timeout: &'static str| move |spec: &mut Value| spec["nodeDrainTimeout"] = json!(timeout);
+    tokio::join!(world.lend("late", drain("8s")), world.lend("drained", drain("1m")));
+    tokio::join!(world.held_pod("late", "late-web"), world.held_pod("drained", "drained-web"));
     garbage_is_collected().await;
-    world.delete("foreground", &DeleteParams::foreground()).await;
-    world.until_deleting("foreground").await;
-    world.until_all_gone("foreground").await;
-    let tried = world.evictions("foreground-web", CLUSTER_API);
-    assert!(!tried.is_empty() && tried.iter().all(|&code| code == 429), "{tried:?}");
-    assert_eq!(world.pod_deletions("foreground-web", OURS), 0);
+    let uids = [world.uid("late").await, world.uid("drained").await];
+    for name in ["late", "drained"] {
+        let delete = ["delete", "sm", name, "--cascade=foreground", "--wait=false"];
+        let refused = world.kubectl(&delete, "").await.unwrap_err();
+        for says in ["its host would be reset", "--cascade=background", "PrunePropagationPolicy=background"] {
+            assert!(refused.contains(says), "{says}: {refused}");
+        }
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    is_still_lent(world, "late", &uids[0]).await;
+    is_still_lent(world, "drained", &uids[1]).await;
+
+    for name in ["late", "drained"] {
+        world.kubectl(&["delete", "sm", name, "--wait=false"], "").await.unwrap();
+    }
+    let late = world.until_blocked("late").await.status.unwrap().shutdown.unwrap();
+    world.until_blocked("drained").await;
+    world.remove_budget("drained-web").await;
+    world.until_all_gone("drained").await;
+    world.until_all_gone("late").await;
+
+    let (reset, deadline) = (host_reset_at(world, "late"), late.drain_deadline.unwrap().0);
+    assert!(reset >= deadline, "the host was reset at {reset}, before the deadline of its drain, {deadline}");
+    let is_deleted = |it: &&AuditEntry| it.verb == "delete" && it.code == 200;
+    let pod_gone = world.pod_requests("drained-web").iter().rfind(is_deleted).unwrap().at;
+    let reset = host_reset_at(world, "drained");
+    assert!(reset >= pod_gone, "the host was reset at {reset}, before its pod was gone at {pod_gone}");
+}
+
+async fn an_owner_that_is_deleted_in_the_foreground_waits_for_its_machine() {
+    let world = world().await;
+    world.lend("owned", |_| {}).await;
+    let owners: Api<ConfigMap> = Api::namespaced(world.management.clone(), &world.namespace);
+    let owner = serde_json::from_value(json!({"metadata": {"name": "owner"}})).unwrap();
+    let owner = owners.create(&PostParams::default(), &owner).await.unwrap();
+    let reference = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid,
+        "blockOwnerDeletion": true,
+    });
+    world.patch("owned", json!({"metadata": {"ownerReferences": [reference]}})).await;
+    garbage_is_collected().await;
+    let uid = world.uid("owned").await;
+    owners.delete("owner", &DeleteParams::foreground()).await.unwrap();
+    eventually("the garbage collector is refused", async || {
+        let is_it = |it: &AuditEntry| {
+            it.verb == "delete"
+                && it.resource == "scheduledmachines"
+                && it.code == 403
+                && it.name == "owned"
+                && it.user.ends_with(":generic-garbage-collector")
+        };
+        world.plane.management().audit().unwrap().iter().any(is_it)
+    })
+    .await;
+    is_still_lent(world, "owned", &uid).await;
+    assert!(owners.get_opt("owner").await.unwrap().is_some());
+    delete(world, "owned").await;
+    world.until_all_gone("owned").await;
+    world.until_gone(&owners, "owner").await;
 }
 
 async fn a_cluster_that_goes_takes_its_machines_along_without_a_drain() {
@@ -165,9 +245,9 @@ async fn in_an_emergency_it_stays_one() {
 
 async fn where_nothing_exists_it_goes_at_once() {
     let world = world().await;
-    let disable = |spec: &mut serde_json::Value| spec["schedule"]["enabled"] = json!(false);
-    let kill = |spec: &mut serde_json::Value| spec["killSwitch"] = json!(true);
-    let break_it = |spec: &mut serde_json::Value| spec["schedule"]["timezone"] = json!("Mars/Olympus");
+    let disable = |spec: &mut Value| spec["schedule"]["enabled"] = json!(false);
+    let kill = |spec: &mut Value| spec["killSwitch"] = json!(true);
+    let break_it = |spec: &mut Value| spec["schedule"]["timezone"] = json!("Mars/Olympus");
     world.create("delete-inactive", CLOSED, |_| {}).await;
     world.create("delete-disabled", OPEN, disable).await;
     world.create("delete-terminated", OPEN, kill).await;

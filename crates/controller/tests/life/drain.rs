@@ -12,6 +12,7 @@ scenarios![
     a_budget_that_allows_nothing_holds_one_machine_until_its_deadline,
     a_budget_that_opens_loses_no_pod_to_force,
     pods_of_a_daemon_set_are_not_waited_for,
+    a_workload_that_comes_back_is_not_evicted_as_fast_as_it_comes,
 ];
 
 /// When we asked for the deletion of a Machine.
@@ -40,6 +41,11 @@ async fn a_budget_that_allows_nothing_holds_one_machine_until_its_deadline() {
     let shutdown = blocked.status.unwrap().shutdown.unwrap();
     let deadline = shutdown.drain_deadline.unwrap().0;
     assert!(world.is_cordoned("held").await);
+    let warning = format!("NodeDrainBlocked: {pod} is held by its disruption budget");
+    fivespot_testenv::eventually("people are told that the drain is blocked", async || {
+        world.events("held").await.iter().any(|it| it.starts_with(&warning) && it.contains(budget))
+    })
+    .await;
 
     world.until_phase("held", "Inactive").await;
     world.nothing_is_left("held").await;
@@ -50,6 +56,10 @@ async fn a_budget_that_allows_nothing_holds_one_machine_until_its_deadline() {
     assert!(
         world.has_event("free", "NodeDrained").await && !world.has_event("free", "NodeDrainFailed").await
     );
+    let failed = world.events("held").await.into_iter().find(|it| it.starts_with("NodeDrainFailed")).unwrap();
+    assert!(failed.contains(budget), "the budget is not named: {failed}");
+    let told = world.events("held").await.iter().filter(|it| it.starts_with("NodeDrainBlocked")).count();
+    assert_eq!(told, 1, "once, however often it is tried");
     let (held, free) = (deleted_at(world, "held"), deleted_at(world, "free"));
     assert!(held >= deadline, "{held} is before the deadline, {deadline}");
     let late = held.duration_since(deadline);
@@ -121,4 +131,45 @@ async fn pods_of_a_daemon_set_are_not_waited_for() {
     let ours = |it: &&AuditEntry| it.subresource == "eviction" && it.name.starts_with("daemons-");
     assert_eq!(entries.iter().filter(ours).count(), 0);
     sets.delete("daemons", &kube::api::DeleteParams::default()).await.unwrap();
+}
+
+/// Its pods tolerate the cordon, or name the Node: each that is evicted is followed by the next at once.
+async fn a_workload_that_comes_back_is_not_evicted_as_fast_as_it_comes() {
+    let world = world().await;
+    world.lend("haunted", |spec| spec["nodeDrainTimeout"] = json!("25s")).await;
+    let node = world.hosts.node_name("haunted");
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "ReplicaSet",
+        "metadata": {"name": "haunted", "namespace": "default"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "haunted"}},
+            "template": {
+                "metadata": {"labels": {"app": "haunted"}},
+                "spec": {
+                    "nodeName": node,
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{"name": "main", "image": "none"}],
+                },
+            },
+        },
+    });
+    let sets: kube::Api<k8s_openapi::api::apps::v1::ReplicaSet> =
+        kube::Api::namespaced(world.workload.clone(), "default");
+    sets.create(&kube::api::PostParams::default(), &serde_json::from_value(set).unwrap()).await.unwrap();
+    fivespot_testenv::eventually("the workload runs", async || {
+        sets.get("haunted").await.unwrap().status.is_some_and(|status| status.ready_replicas == Some(1))
+    })
+    .await;
+    world.close("haunted").await;
+    let tells = |machine: &fivespot_api::ScheduledMachine| {
+        message(machine).contains("back after the cordon, evicted at most every 10 s")
+    };
+    world.until("haunted", "telling that a pod comes back", tells).await;
+    world.until_phase("haunted", "Inactive").await;
+    let entries = world.plane.workload().audit().unwrap();
+    let ours = |it: &&AuditEntry| it.subresource == "eviction" && it.name.starts_with("haunted-");
+    let evictions = entries.iter().filter(ours).count();
+    assert!((2..=5).contains(&evictions), "{evictions} evictions in 25 s");
+    sets.delete("haunted", &kube::api::DeleteParams::default()).await.unwrap();
 }

@@ -55,7 +55,7 @@ async fn what_is_created_carries_our_name_and_is_bounded_also_without_us() {
     }
     assert_eq!(
         world.objects("RemoteMachine").get("named").await.unwrap().data["spec"]["address"],
-        "192.0.2.1"
+        world.hosts.address("named")
     );
 
     // No time for a drain means none, ours or another's.

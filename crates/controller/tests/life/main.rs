@@ -10,21 +10,28 @@
 #[expect(dead_code, reason = "other test binaries use the rest of it")]
 mod harness;
 
+#[path = "../harness/agent.rs"]
+mod agent;
 mod look;
 mod stage;
 
+mod agents;
 mod cycle;
 mod deleted;
 mod drain;
+mod hangs;
 mod invalid;
 mod killed;
 mod made;
 mod nodes;
 mod others;
 mod paused;
+mod prepared;
 mod programs;
 mod reclaimed;
 mod reopened;
+mod returned;
+mod rivals;
 mod taints;
 
 use stage::Scenario;
@@ -36,6 +43,8 @@ const VERSION: &str = "v1beta2";
 fn all() -> Vec<Scenario> {
     let modules = [
         programs::SCENARIOS,
+        agents::SCENARIOS,
+        hangs::SCENARIOS,
         others::SCENARIOS,
         reclaimed::SCENARIOS,
         deleted::SCENARIOS,
@@ -43,8 +52,11 @@ fn all() -> Vec<Scenario> {
         cycle::SCENARIOS,
         made::SCENARIOS,
         reopened::SCENARIOS,
+        returned::SCENARIOS,
+        rivals::SCENARIOS,
         killed::SCENARIOS,
         paused::SCENARIOS,
+        prepared::SCENARIOS,
         invalid::SCENARIOS,
         nodes::SCENARIOS,
         taints::SCENARIOS,

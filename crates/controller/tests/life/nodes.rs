@@ -17,7 +17,7 @@ scenarios![
 /// The Node of a machine, as a kubelet finds it that was away for a day.
 async fn leave_node(machine: &str, annotations: Value, taints: Value) {
     let world = world().await;
-    let id = format!("remote-machine://{}/{machine}", world.namespace);
+    let id = world.hosts.provider_id(machine);
     let node = json!({
         "metadata": {"name": world.hosts.node_name(machine), "annotations": annotations},
         "spec": {"providerID": id, "unschedulable": true, "taints": taints},

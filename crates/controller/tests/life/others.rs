@@ -38,7 +38,7 @@ async fn infrastructure_that_never_had_a_machine_goes_in_the_end() {
             "ownerReferences": [owner],
             "finalizers": ["remotemachine.k0smotron.io/finalizer"],
         },
-        "spec": {"address": "192.0.2.1", "user": "k0s"},
+        "spec": world.remote_machine("blind"),
     });
     let object = serde_json::from_value(object).unwrap();
     let began = Instant::now();
@@ -153,7 +153,7 @@ async fn infrastructure_that_vanishes_before_anything_joined_needs_nobody() {
 async fn a_deep_spec_is_handled_and_blinds_nobody() {
     let world = own_world("deep").await;
     let mut manifest = world.machine("deep", OPEN);
-    manifest["spec"]["bootstrapSpec"]["spec"] = json!({"version": "v1.34.1+k0s.0", "deep": "HERE"});
+    manifest["spec"]["infrastructureSpec"]["spec"]["provisionJob"] = json!("HERE");
     let deep = format!("{}1{}", r#"{"a":"#.repeat(150), "}".repeat(150));
     let manifest = manifest.to_string().replace(r#""HERE""#, &deep);
     world.kubectl(&["create", "-f", "-"], &manifest).await.unwrap();
@@ -162,8 +162,8 @@ async fn a_deep_spec_is_handled_and_blinds_nobody() {
         world.kubectl(&["get", "sm", "deep", "-o", path], "").await.unwrap()
     };
     eventually("it is on its way", async || machine().await == "Pending/deep").await;
-    let path = "jsonpath={.spec.deep}";
-    let passed_on = world.kubectl(&["get", "k0sworkerconfig", "deep", "-o", path], "").await.unwrap();
+    let path = "jsonpath={.spec.provisionJob}";
+    let passed_on = world.kubectl(&["get", "remotemachine", "deep", "-o", path], "").await.unwrap();
     assert_eq!(passed_on, deep, "it is passed on as it is");
 
     let others = crate::stage::world().await;

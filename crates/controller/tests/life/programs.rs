@@ -1,20 +1,14 @@
 //! The owner starts a program, on a real kernel: the agent is a process of this machine, and sees what runs here.
 
-use crate::harness::{World, from_root, is};
+use crate::agent::{install_agent, start, start_agent};
+use crate::harness::{World, is};
 use crate::look::CLUSTER_API;
 use crate::reclaimed::step;
 use crate::stage::{own_world, scenarios};
-use fivespot_testenv::{AuditEntry, build_programs, eventually};
+use fivespot_testenv::{AuditEntry, eventually};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
-use kube::api::ListParams;
-use kube::{Api, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Duration;
 
 scenarios![
@@ -22,97 +16,9 @@ scenarios![
     a_program_that_a_poll_finds_takes_it_back
 ];
 
-/// How the agent begins its name.
-const AGENT: &str = "5spot-reclaim-agent/";
-
-/// A process that ends with this value.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The agent's binary, built if need be: it belongs to another package.
-fn agent_binary() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| build_programs(&from_root(""), &["5spot-reclaim-agent"]).unwrap());
-    folder.join("5spot-reclaim-agent")
-}
-
-/// A copy of `sleep` under another name.
-fn start(folder: &Path, name: &str) -> Running {
-    let program = folder.join(name);
-    if !program.exists() {
-        fs::copy("/bin/sleep", &program).unwrap();
-    }
-    loop {
-        match Command::new(&program).arg("600").stdin(Stdio::null()).spawn() {
-            // Another thread of the test has forked while the program was written, and its child holds the file.
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            started => return Running(started.unwrap()),
-        }
-    }
-}
-
-/// Waits for the Pod that the DaemonSet puts on a Node, and gives a kubeconfig with a token that is bound to it.
-async fn bound_kubeconfig(world: &World, node: &str) -> Value {
-    let pods: Api<Pod> = Api::namespaced(world.workload.clone(), "5spot-system");
-    let of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
-    let mut pod = None;
-    eventually("the agent's Pod is on the Node", async || {
-        pod = pods.list(&of_node).await.unwrap().items.first().map(ResourceExt::name_any);
-        pod.is_some()
-    })
-    .await;
-    let (plane, pod) = (world.plane, pod.unwrap());
-    let ask = move || {
-        let kubectl = |args: &[&str]| plane.kubectl(plane.workload(), args, "").unwrap();
-        let bound = ["--bound-object-kind=Pod", "--bound-object-name"];
-        let mut args = vec!["-n", "5spot-system", "create", "token", "5spot-reclaim-agent"];
-        args.extend(bound);
-        args.push(&pod);
-        let token = kubectl(&args);
-        let mut config: Value =
-            serde_json::from_str(&kubectl(&["config", "view", "--raw", "-o", "json"])).unwrap();
-        config["users"][0]["user"] = json!({"token": token.trim()});
-        config
-    };
-    tokio::task::spawn_blocking(ask).await.unwrap()
-}
-
-/// Starts the agent of a machine, with the rights that are shipped with it.
-async fn start_agent(world: &World, machine: &str, detector: &str, folder: &Path) -> Running {
-    let node = world.hosts.node_name(machine);
-    let (kubeconfig, id) = (folder.join("kubeconfig"), folder.join("machine-id"));
-    fs::write(&kubeconfig, bound_kubeconfig(world, &node).await.to_string()).unwrap();
-    fs::write(&id, format!("{}\n", world.hosts.machine_id(machine))).unwrap();
-    let log = fs::File::create(folder.join("log")).unwrap();
-    let mut agent = Command::new(agent_binary());
-    agent.args([
-        "--node-name",
-        &node,
-        "--detector",
-        detector,
-        "--listen-address=127.0.0.1",
-        "--health-port=0",
-    ]);
-    agent.arg("--kubeconfig").arg(kubeconfig).arg("--machine-id-path").arg(id);
-    Running(agent.stdin(Stdio::null()).stderr(log).spawn().unwrap())
-}
-
 async fn takes_it_back(detector: &str, program: &str) {
     let world = own_world(detector).await;
-    let install = || {
-        let agent = from_root("deploy/node-agent");
-        let args = ["apply", "--server-side", "--force-conflicts", "-k", agent.to_str().unwrap()];
-        world.plane.kubectl(world.plane.workload(), &args, "").unwrap();
-    };
-    tokio::task::block_in_place(install);
+    tokio::task::block_in_place(|| install_agent(&world));
     let folder = world.plane.management().kubeconfig_path().with_file_name(format!("agent-{detector}"));
     fs::create_dir_all(&folder).unwrap();
     world.lend("desk", |spec| spec["killIfCommands"] = json!([program])).await;
@@ -125,7 +31,8 @@ async fn takes_it_back(detector: &str, program: &str) {
             world.pod("desk", &pod, |_| {}).await;
         }
     }
-    let agent = start_agent(&world, "desk", detector, &folder).await;
+    let machine_id = world.hosts.machine_id("desk");
+    let agent = start_agent(&world, "desk", &machine_id, detector, &folder).await;
     let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
     eventually("the agent is armed", async || log().contains("armed")).await;
 
@@ -145,7 +52,7 @@ async fn takes_it_back(detector: &str, program: &str) {
     world
         .until("desk", "lent", |it| it.status.as_ref().is_some_and(|status| status.node_ref.is_some()))
         .await;
-    let agent = start_agent(&world, "desk", detector, &folder).await;
+    let agent = start_agent(&world, "desk", &machine_id, detector, &folder).await;
     let again = |it: &fivespot_api::ScheduledMachine| {
         let reclaim = it.status.as_ref().and_then(|status| status.reclaim.clone());
         reclaim.is_some_and(|reclaim| reclaim.recent.len() == 2 && reclaim.hold)
@@ -158,7 +65,7 @@ async fn takes_it_back(detector: &str, program: &str) {
     resume(&world).await;
     world.until_phase("desk", "Active").await;
     world.until_armed("desk").await;
-    let _agent = start_agent(&world, "desk", detector, &folder).await;
+    let _agent = start_agent(&world, "desk", &machine_id, detector, &folder).await;
     eventually("the agent is armed", async || log().contains("armed")).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let status = world.status("desk").await;
@@ -178,7 +85,10 @@ fn in_order(world: &World, detector: &str, since: Timestamp) {
     let node = world.hosts.node_name("desk");
     let mut asked = world.plane.workload().audit().unwrap();
     asked.retain(|it| {
-        it.at >= since && it.name == node && it.user_agent.starts_with(AGENT) && it.verb == "patch"
+        it.at >= since
+            && it.name == node
+            && it.user_agent.starts_with(crate::agent::AGENT)
+            && it.verb == "patch"
     });
     assert_eq!(asked.len(), 1, "it asks once: {asked:#?}");
     let after = |it: &AuditEntry| it.at.duration_since(since).as_millis();

@@ -296,7 +296,7 @@ async fn a_request_of_another_day_is_taken_off() {
         REQUESTED: "true", REASON: "process-match: idea", REQUESTED_AT: "2026-01-01T00:00:00Z",
         ARMED_FOR: "the-machine-of-yesterday",
     });
-    let id = format!("remote-machine://{}/yesterday", world.namespace);
+    let id = world.hosts.provider_id("yesterday");
     let node = json!({
         "metadata": {
             "name": world.hosts.node_name("yesterday"), "annotations": annotations, "labels": {LABEL: "enabled"},

@@ -1,6 +1,7 @@
 //! What can be done, and in which words log lines and `5spot explain` tell of it.
 
 use crate::drain::PodId;
+use crate::host::LentHost;
 use crate::intent::{Effect, Taint};
 use crate::observed::Version;
 use crate::taint::TaintChange;
@@ -33,6 +34,8 @@ pub enum Action {
     AddFinalizer,
     /// Take it off.
     RemoveFinalizer,
+    /// Ask the server whether it would create a part, and knows every field of it.
+    Try(Part),
     /// Create a part, which does not exist.
     Create(Part),
     /// Delete the part of this identity.
@@ -84,6 +87,8 @@ pub enum Action {
     },
     /// Take a request by hand off the ScheduledMachine.
     ClearOwnRequest,
+    /// Write down on the ScheduledMachine which host is lent.
+    RememberHost(LentHost),
     /// Tell the reclaim agent of a Node what to look for.
     WriteAgentConfig {
         /// Name of the Node.
@@ -124,6 +129,7 @@ impl fmt::Display for Action {
         match self {
             Self::AddFinalizer => f.write_str("add the finalizer"),
             Self::RemoveFinalizer => f.write_str("remove the finalizer"),
+            Self::Try(part) => write!(f, "ask the server whether it would create the {part}"),
             Self::Create(part) => write!(f, "create the {part}"),
             Self::Delete { part, .. } => write!(f, "delete the {part}"),
             Self::ExcludeDrain { volumes: false, .. } => f.write_str("keep Cluster API from draining again"),
@@ -137,6 +143,9 @@ impl fmt::Display for Action {
             Self::ForceDelete(pods) => write!(f, "end {} without grace", count(pods.len())),
             Self::Disable { .. } => f.write_str("set spec.schedule.enabled to false"),
             Self::ClearRequest { node, .. } => write!(f, "take the request off Node {}", node.name),
+            Self::RememberHost(host) => {
+                write!(f, "write down that Node {} is lent", host.node)
+            }
             Self::ClearOwnRequest => f.write_str("take the request off the ScheduledMachine"),
             Self::WriteAgentConfig { node, .. } => {
                 write!(f, "tell the reclaim agent of Node {node} what to look for")

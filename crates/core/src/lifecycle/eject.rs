@@ -153,6 +153,7 @@ pub(super) fn disable(given: Given<'_>, decision: &mut Decision) {
         Presence::Absent(_) | Presence::Foreign(_) | Presence::NotServed(_) => {
             !decision.actions.iter().any(makes)
         }
+        Presence::Unknown(_) => false,
     };
     if !goes {
         return;

@@ -1,9 +1,10 @@
 //! The window is open: what is missing is made, and a Node that is Ready is made fit for use.
 
 use super::{Action, Decision, Given, News, NodeId, Note, Part, Phase, Taints, Waiting, leave};
+use crate::host;
 use crate::intent::Intent;
 use crate::observed::{
-    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, Object, Presence, Served, Workload,
+    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, Object, Presence, Rival, Served, Workload,
 };
 use crate::taint;
 use std::time::Duration;
@@ -45,7 +46,7 @@ fn is_of_no_use(given: Given<'_>, machine: &Machine) -> bool {
         Presence::Ours(object) => {
             object.deleting_since.is_some_and(|since| since < machine.object.created_at)
         }
-        Presence::Foreign(_) | Presence::NotServed(_) => false,
+        Presence::Foreign(_) | Presence::NotServed(_) | Presence::Unknown(_) => false,
     };
     is_of_no_use && machine.node_name.is_none()
 }
@@ -67,14 +68,13 @@ fn of_presence<T>(presence: &Presence<T>) -> Option<Waiting> {
             Some(Waiting::NameTaken { what: what.clone(), owner: owner.clone() })
         }
         Presence::NotServed(what) => Some(Waiting::KindNotServed { what: what.clone() }),
-        Presence::Absent(_) | Presence::Ours(_) => None,
+        Presence::Absent(_) | Presence::Ours(_) | Presence::Unknown(_) => None,
     }
 }
 
 fn look_closer(given: Given<'_>) -> Decision {
     let phase = given.observed.memory.phase.unwrap_or(Phase::Pending);
-    let needs = Needs { certainty: true, ..Needs::default() };
-    Decision { needs, ..keep_exit(given, given.rest(phase)) }
+    Decision { needs: Needs::OBJECTS, ..keep_exit(given, given.rest(phase)) }
 }
 
 /// The memory of an exit stays as long as it is not known to be over. A Machine that lives ends it: the exit is
@@ -119,6 +119,13 @@ fn create(given: Given<'_>) -> Decision {
     if (rumours || observed.bootstrap.is_rumour()) && !nothing_was_left {
         return look_closer(given);
     }
+    if let Some(why) = leave::unknown_part(given) {
+        let phase = if why.is_refused { Phase::Error } else { Phase::Pending };
+        let waiting = Some(Waiting::ProviderUnreadable(why.clone()));
+        let mut decision = keep_exit(given, Decision { waiting, ..given.rest(phase) });
+        decision.wake.poll = Some(super::LOOK_AGAIN);
+        return decision;
+    }
     let is_going = |object: &Presence<Object>| object.ours().is_some_and(|it| it.deleting_since.is_some());
     if is_going(&observed.infrastructure) {
         if leave::hangs(given) {
@@ -129,11 +136,24 @@ fn create(given: Given<'_>) -> Decision {
     if is_going(&observed.bootstrap) {
         return wait_for(given, "the old bootstrap object");
     }
+    if observed.infrastructure.ours().is_none()
+        && let Some(rival) = given.rival()
+    {
+        let waiting = Some(Waiting::AddressInUse { other: rival.name.clone() });
+        let mut decision = keep_exit(given, Decision { waiting, ..given.rest(Phase::Error) });
+        decision.wake.poll = Some(MENDED);
+        return decision;
+    }
     let detail = "The Machine is being created".to_owned();
     let mut decision = given.rest(Phase::Pending);
     decision.waiting = Some(Waiting::Provisioning { detail });
     if !observed.finalizer {
         decision.actions.push(Action::AddFinalizer);
+    }
+    // Nothing is created for a machine whose second object the server would not take.
+    let is_new = observed.bootstrap.ours().is_none() && observed.infrastructure.ours().is_none();
+    if is_new && !given.is_accepted() {
+        decision.actions.push(Action::Try(Part::Infrastructure));
     }
     if observed.bootstrap.ours().is_none() {
         decision.actions.push(Action::Create(Part::Bootstrap));
@@ -145,6 +165,14 @@ fn create(given: Given<'_>) -> Decision {
     let text = "Created the Machine with its bootstrap and infrastructure objects".to_owned();
     decision.notes.push(Note { news: News::MachineCreated, text });
     decision
+}
+
+impl Given<'_> {
+    /// Another ScheduledMachine that has the host, or gets it first: two would reset it under each other.
+    fn rival(&self) -> Option<&Rival> {
+        let wants = |rival: &Rival| rival.schedule.as_ref().is_some_and(|it| it.is_active(self.now));
+        self.observed.rivals.iter().find(|rival| rival.holds || (rival.is_older && wants(rival)))
+    }
 }
 
 /// The Machine lives: its Node is awaited, cleaned and tainted.
@@ -160,23 +188,26 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
         return look_closer(given);
     }
     let infrastructure = observed.infrastructure.ours();
-    if infrastructure.is_none_or(|object| object.deleting_since.is_some()) {
+    let is_unknown = observed.infrastructure.unknown().is_some();
+    if !is_unknown && infrastructure.is_none_or(|object| object.deleting_since.is_some()) {
         let waiting = Some(Waiting::InfrastructureGone);
         return Decision { phase: Phase::Error, waiting, ..decision };
     }
-    if observed.bootstrap.ours().is_none() && !machine.bootstrapped {
+    if matches!(observed.bootstrap, Presence::Absent(_)) && !machine.bootstrapped {
         decision.actions.push(Action::Create(Part::Bootstrap));
     }
-    let node = match seen_node(machine, &observed.workload) {
+    let node = match seen_node(given, machine) {
         Ok(node) => node,
         Err(waiting) => {
-            let is_error = matches!(waiting, Waiting::WrongNode { .. });
+            // What takes long is asked about: Cluster API does not pass on why a provider fails.
+            given.ask_provider(&mut decision, machine.object.created_at);
+            let is_error = matches!(waiting, Waiting::WrongNode { .. } | Waiting::NodeClaimed { .. });
             let phase = if is_error { Phase::Error } else { Phase::Pending };
             return Decision { phase, waiting: Some(waiting), ..decision };
         }
     };
     if node.ready.status != Some(true) {
-        let detail = words(&node.ready.reason, &node.ready.message, "its kubelet has not reported");
+        let detail = node.ready.words("its kubelet has not reported");
         decision.taints = Taints::NodeNotReady;
         decision.waiting = Some(Waiting::NodeNotReady { node: node.name.clone(), detail });
         return decision;
@@ -195,19 +226,25 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
         decision.actions.push(Action::SetTaints { node: id, change, record: plan.record.clone() });
     }
     decision.taints = Taints::Settled { record: plan.record, conflicts: plan.conflicts };
+    let lent = host::lent_host(observed);
+    if let Some(lent) = lent.filter(|lent| observed.memory.noted_host.as_ref() != Some(lent)) {
+        decision.actions.push(Action::RememberHost(lent));
+    }
     Decision { phase: Phase::Active, ..decision }
 }
 
 /// The Machine's own Node, or why it is not there.
-fn seen_node<'a>(machine: &Machine, workload: &'a Workload) -> Result<&'a Node, Waiting> {
+fn seen_node<'a>(given: Given<'a>, machine: &Machine) -> Result<&'a Node, Waiting> {
+    let workload = &given.observed.workload;
     let provisioning = |detail: String| Waiting::Provisioning { detail };
     let Some(name) = &machine.node_name else {
         let otherwise = "no Node has joined yet";
         let detail = match machine.ready.status {
             Some(true) => otherwise.to_owned(),
-            Some(false) | None => words(&machine.ready.reason, &machine.ready.message, otherwise),
+            Some(false) | None => machine.ready.words(otherwise),
         };
-        return Err(provisioning(format!("The Machine is on its way: {detail}")));
+        let says = given.provider_says();
+        return Err(provisioning(format!("The Machine is on its way: {detail}{says}")));
     };
     let node = match workload {
         Workload::NotAsked | Workload::Reachable(_, None) => {
@@ -218,6 +255,9 @@ fn seen_node<'a>(machine: &Machine, workload: &'a Workload) -> Result<&'a Node, 
         }
         Workload::Reachable(_, Some(node)) => node,
     };
+    if let Some(other) = &node.rival {
+        return Err(Waiting::NodeClaimed { node: name.clone(), other: other.clone() });
+    }
     match (&node.provider_id, &machine.provider_id) {
         (Some(on_node), Some(on_machine)) if on_node == on_machine => Ok(node),
         (Some(on_node), Some(on_machine)) => Err(Waiting::WrongNode {
@@ -229,18 +269,4 @@ fn seen_node<'a>(machine: &Machine, workload: &'a Workload) -> Result<&'a Node, 
             Err(provisioning(format!("Waiting for the providerID of Node {name} and of its Machine")))
         }
     }
-}
-
-fn words(reason: &str, message: &str, otherwise: &str) -> String {
-    match (reason, message) {
-        ("", "") => otherwise.to_owned(),
-        (reason, "") => reason.to_owned(),
-        (_, message) => one_line(message),
-    }
-}
-
-/// Cluster API writes several reasons as a list of lines with bullets.
-fn one_line(message: &str) -> String {
-    let lines = message.lines().map(|line| line.trim().trim_start_matches("* "));
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ")
 }

@@ -3,18 +3,27 @@
 //! Cluster API removes infrastructure, bootstrap and Node itself when the Machine is deleted, in this order. The two
 //! provider objects are deleted from here only if there is no Machine that would do it.
 
+use super::waiting::not_cleaned;
 use super::{
     Action, Decision, Deletion, GIVE_UP, Given, LOOK_AGAIN, News, NodeId, Note, Part, Patience, Phase,
-    Waiting,
+    STALLS, Waiting,
 };
 use crate::drain::{self, Drain, Setting};
-use crate::observed::{Cause, Certainty, Cluster, Machine, Needs, Node, Object, Pods, Shutdown, Workload};
+use crate::host::{self, Returned};
+use crate::observed::{
+    Cause, Certainty, Cluster, Machine, Needs, Node, Object, Observed, Pods, Presence, Shutdown, Unknown,
+    Workload,
+};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
 /// k0smotron ignores the deletion of a RemoteMachine that never had a Machine. An infrastructure object that does
 /// not go for this long gets one.
 const ORPHAN_HANGS: Duration = Duration::from_secs(30);
+
+/// How long a new Machine that must go already is left alone for its bootstrap data, which comes a second after the
+/// Machine if it comes at all.
+const BOOTSTRAP_WITHIN: Duration = Duration::from_secs(10);
 
 /// Longest time from the start of a drain to the cordon. By its start a drain tells pods that were there from pods that
 /// come back in spite of the cordon, so the two must not be far apart.
@@ -30,9 +39,11 @@ pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
     let provider_objects = [&observed.infrastructure, &observed.bootstrap];
     let shows = observed.machine.ours().is_some() || provider_objects.iter().any(|it| it.ours().is_some());
     let is_settled = ends && !shows && observed.memory.phase == Some(settled(cause));
-    let rumours = observed.machine.is_rumour() || observed.infrastructure.is_rumour();
-    if (rumours || observed.bootstrap.is_rumour()) && !is_settled {
-        let needs = Needs { certainty: true, ..Needs::default() };
+    // A Machine that is there leaves by itself: of its provider objects nothing need be known.
+    let is_there = observed.machine.ours().is_some();
+    let rumour_of_part = provider_objects.iter().any(|it| it.is_rumour()) && !is_there;
+    if (observed.machine.is_rumour() || rumour_of_part) && !is_settled {
+        let needs = Needs::OBJECTS;
         let phase = observed.memory.phase.unwrap_or(Phase::Pending);
         return Decision { needs, shutdown: observed.memory.shutdown.clone(), ..given.rest(phase) };
     }
@@ -41,11 +52,13 @@ pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
             Some(since) => machine_goes(given, machine, since),
             None => machine_lives(given, cause, machine),
         },
+        None if is_settled => finished(given, cause),
         None => without_machine(given, cause),
     };
     let mut decision = given.give_up(decision);
     // Of what was left behind as orphans, a watch may not have heard yet that it is not ours any more.
     decision.needs.certainty |= cause == Cause::Deleted;
+    decision.needs.parts |= cause == Cause::Deleted && !is_there;
     decision
 }
 
@@ -95,9 +108,8 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
         Step::Abandoned(why) => (Some(News::NodeDrainFailed), why),
         Step::Nothing => (None, String::new()),
     };
-    if let Some(at) = taken_up_by(given, machine).filter(|at| *at > given.now) {
-        let waiting = Some(Waiting::ObjectsDeleting { what: "the infrastructure object".to_owned() });
-        let mut decision = Decision { waiting, ..rest };
+    if let Some(at) = of_use_until(given, machine).filter(|at| *at > given.now) {
+        let mut decision = Decision { waiting: Some(Waiting::BootstrapData { until: at }), ..rest };
         (decision.wake.at, decision.wake.poll) = (Some(at), Some(LOOK_AGAIN));
         return decision;
     }
@@ -196,18 +208,22 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
         forced: given.is_emergency(),
     };
     let drain = Drain::plan(pods, setting);
-    // Pods may still arrive until the Node is cordoned: only what is seen afterwards counts, while there is time.
-    if drain.is_complete() && (node.unschedulable || is_late) {
+    // Pods may still arrive until the Node is cordoned: only what is seen afterwards counts, while there is time. On an
+    // emergency exit that time is short: a webhook that keeps the Node from being written must not hold the machine.
+    let is_uncordoned_for_long = given.now.duration_since(shutdown.started_at) > CORDON_WITHIN;
+    let is_closed = node.unschedulable || is_late || (setting.forced && is_uncordoned_for_long);
+    if drain.is_complete() && is_closed {
         return Step::Emptied;
     }
     if is_late {
+        let held = held_by(given, name, deadline, &drain.summary());
         return Step::Abandoned(format!(
-            "The drain of Node {name} ended before it was complete: {}",
+            "The drain of Node {name} ended before it was complete: {}{held}",
             drain.summary()
         ));
     }
     let mut actions = Vec::new();
-    if !node.unschedulable && given.now.duration_since(shutdown.started_at) > CORDON_WITHIN {
+    if !node.unschedulable && is_uncordoned_for_long && !setting.forced {
         return Step::Restart;
     }
     if !node.unschedulable {
@@ -221,9 +237,17 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
     Step::Continue { actions, waiting: Waiting::Draining { node, left, blocked, deadline } }
 }
 
+/// Who was in the way when evictions were last tried, as status has it: at the deadline nobody is asked again.
+fn held_by(given: Given<'_>, node: &str, deadline: Timestamp, left: &str) -> String {
+    let (node, left, blocked) = (node.to_owned(), left.to_owned(), String::new());
+    let before = Waiting::Draining { node, left, blocked, deadline }.to_string();
+    let said = given.observed.memory.ready.as_ref().and_then(|(_, message)| message.strip_prefix(&before));
+    said.unwrap_or_default().to_owned()
+}
+
 /// No Node or Pod is written unless Node and Machine are the same host.
 pub(super) fn is_same_host(machine: &Machine, node: &Node) -> bool {
-    machine.provider_id.is_some() && machine.provider_id == node.provider_id
+    machine.provider_id.is_some() && machine.provider_id == node.provider_id && node.rival.is_none()
 }
 
 /// Our drain was the drain: Cluster API must not begin another.
@@ -248,11 +272,13 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
     });
     decision.waiting = Some(match given.observed.cluster {
         Cluster::Absent(Certainty::Confirmed) => Waiting::MachineWithoutCluster,
-        Cluster::Absent(Certainty::Rumour) | Cluster::Present { .. } => {
-            Waiting::MachineDeleting { hooks: machine.hooks.clone() }
-        }
+        Cluster::Absent(Certainty::Rumour) | Cluster::Present { .. } => going(given, machine, since),
     });
     decision.wake.poll = Some(LOOK_AGAIN);
+    given.ask_provider(&mut decision, since);
+    if let Some(at) = since.checked_add(STALLS).ok().filter(|at| *at > given.now) {
+        decision.wake.at = Some(decision.wake.at.map_or(at, |other| other.min(at)));
+    }
     if let Cluster::Absent(Certainty::Rumour) = given.observed.cluster {
         decision.needs.certainty = true;
     }
@@ -271,6 +297,26 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
         }
     }
     decision
+}
+
+/// What a Machine that is being deleted waits for, in the words of Cluster API and of the provider.
+fn going(given: Given<'_>, machine: &Machine, since: Timestamp) -> Waiting {
+    if !machine.hooks.is_empty() {
+        return Waiting::MachineDeleting { hooks: machine.hooks.clone() };
+    }
+    let stalls = since.checked_add(STALLS).is_ok_and(|at| at <= given.now);
+    let says = machine.deleting.words("");
+    let detail = match (says.as_str(), given.provider_says()) {
+        ("", provider) => provider.trim_start_matches("; ").to_owned(),
+        (says, provider) => format!("{says}{provider}"),
+    };
+    if stalls {
+        return Waiting::MachineStalls { since, detail };
+    }
+    if detail.is_empty() {
+        return Waiting::MachineDeleting { hooks: Vec::new() };
+    }
+    Waiting::MachineGoing { detail }
 }
 
 fn cause_of(given: Given<'_>) -> Cause {
@@ -294,6 +340,10 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
         remove(given, &mut decision, Part::Infrastructure, object);
         if let Some(at) = hangs_at(given, object) {
             if at <= given.now {
+                // The provider looks at a Machine only once that has bootstrap data.
+                if matches!(observed.bootstrap, Presence::Absent(_)) {
+                    decision.actions.push(Action::Create(Part::Bootstrap));
+                }
                 decision.actions.push(Action::Create(Part::Machine));
             } else {
                 decision.wake.at = Some(at);
@@ -305,7 +355,17 @@ fn without_machine(given: Given<'_>, cause: Cause) -> Decision {
         remove(given, &mut decision, Part::Bootstrap, object);
         return decision;
     }
+    if let Some(why) = unknown_part(given) {
+        decision.waiting = Some(Waiting::ProviderUnreadable(why.clone()));
+        return decision;
+    }
     finished(given, cause)
+}
+
+/// Why it is not known whether a provider object exists, if it is not.
+pub(super) fn unknown_part(given: Given<'_>) -> Option<&Unknown> {
+    let Observed { infrastructure, bootstrap, .. } = given.observed;
+    infrastructure.unknown().or_else(|| bootstrap.unknown())
 }
 
 fn remove(given: Given<'_>, decision: &mut Decision, part: Part, object: &Object) {
@@ -329,19 +389,83 @@ pub(super) fn hangs(given: Given<'_>) -> bool {
     object.and_then(|object| hangs_at(given, object)).is_some_and(|at| at <= given.now)
 }
 
-/// A Machine that was made for an infrastructure object that hangs is of no help before Cluster API has taken both
-/// up: deleted earlier it is gone at once, and all begins again. By this time it has had its chance.
-fn taken_up_by(given: Given<'_>, machine: &Machine) -> Option<Timestamp> {
-    let object = given.observed.infrastructure.ours()?;
-    let helps = object.deleting_since.is_some() && !object.has_machine_owner;
-    helps.then(|| later(machine.object.created_at, ORPHAN_HANGS))
+/// Until when a Machine is kept that must go, since without it the infrastructure object would hang: k0smotron does
+/// not look at the deletion of a RemoteMachine before its Machine has bootstrap data, and a Machine that is being
+/// deleted gets none any more.
+fn of_use_until(given: Given<'_>, machine: &Machine) -> Option<Timestamp> {
+    let infrastructure = &given.observed.infrastructure;
+    let object = infrastructure.ours();
+    if infrastructure.unknown().is_none() && !infrastructure.is_rumour() && object.is_none() {
+        return None;
+    }
+    let is_rescue = object.and_then(|it| it.deleting_since).is_some_and(|at| at <= machine.object.created_at);
+    let is_taken_up = machine.bootstrapped && object.is_none_or(|object| object.has_machine_owner);
+    let within = if is_rescue { ORPHAN_HANGS } else { BOOTSTRAP_WITHIN };
+    (!is_taken_up).then(|| later(machine.object.created_at, within))
 }
 
 fn finished(given: Given<'_>, cause: Cause) -> Decision {
+    if let Some((node, Returned::SameHost)) = host::returned(given.observed) {
+        let decision = empty_returned(given, cause, node);
+        // What is deleted for good waits for the pods, and for nobody who would clean the host.
+        if cause != Cause::Deleted || decision.phase != Phase::Error {
+            return decision;
+        }
+    }
     let mut decision = given.rest(settled(cause));
     if cause == Cause::Deleted && given.observed.finalizer {
         decision.actions.push(Action::RemoveFinalizer);
     }
+    decision
+}
+
+/// The host was handed back and its Node is in the cluster all the same: it is cordoned and emptied, as urgently as the
+/// goal demands, and shown until somebody has cleaned the host. No Machine is there whose deletion would end what does
+/// not end in time, so after the deadline it ends without grace.
+fn empty_returned(given: Given<'_>, cause: Cause, node: &Node) -> Decision {
+    // That no Machine is there for this Node must be the server's own word.
+    let mut rest = Decision { needs: Needs::OBJECTS, ..given.rest(under_way(given)) };
+    if !given.observed.memory.told_of_return {
+        rest.notes.push(Note { news: News::HostNotCleaned, text: not_cleaned(&node.name) });
+    }
+    let waiting = |left: String| {
+        Some(Waiting::HostNotCleaned { node: node.name.clone(), left, blocked: String::new() })
+    };
+    let is_closed_late = |shutdown: &Shutdown| {
+        !node.unschedulable && given.now.duration_since(shutdown.started_at) > CORDON_WITHIN
+    };
+    let Some(shutdown) = current(given).filter(|shutdown| !is_closed_late(shutdown)) else {
+        let shutdown = Some(begin(given, cause));
+        return Decision { shutdown, waiting: waiting("It is drained now".to_owned()), ..rest };
+    };
+    let rest = Decision { shutdown: Some(shutdown.clone()), ..rest };
+    let Pods::Listed(pods) = &node.pods else {
+        return Decision { needs: Needs { pods: true, ..Needs::OBJECTS }, ..rest };
+    };
+    let is_late = given.now >= shutdown.drain_deadline;
+    let setting = Setting {
+        now: given.now,
+        started_at: if node.cordoned_by_us { shutdown.started_at } else { given.now },
+        is_silent: node.is_silent(),
+        forced: given.is_emergency() || is_late,
+    };
+    let drain = Drain::plan(pods, setting);
+    if drain.is_complete() && node.unschedulable {
+        return Decision { phase: Phase::Error, waiting: waiting(drain.summary()), ..rest };
+    }
+    let mut actions = Vec::new();
+    if !node.unschedulable {
+        actions.push(Action::Cordon(NodeId { name: node.name.clone(), uid: node.uid.clone() }));
+    }
+    let pods = drain.to_evict();
+    if !pods.is_empty() {
+        actions.push(if setting.forced { Action::ForceDelete(pods) } else { Action::Evict(pods) });
+    }
+    let mut decision = Decision { actions, waiting: waiting(drain.summary()), ..rest };
+    // What was ended and is not gone in time will not be gone in the next second either.
+    let is_slow = is_late && decision.actions.is_empty();
+    decision.wake.poll = Some(if is_slow { LOOK_AGAIN } else { given.retry(&decision.actions) });
+    decision.wake.at = (!is_late).then_some(shutdown.drain_deadline);
     decision
 }
 

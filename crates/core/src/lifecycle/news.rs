@@ -33,6 +33,20 @@ pub enum News {
     RapidReReclaim,
     /// A Node asked for a machine whose owner declared nothing.
     ReclaimRequestIgnored,
+    /// A host that was handed back is in the cluster again.
+    HostNotCleaned,
+    /// The machine could not be lent, as things are.
+    NotPrepared,
+    /// A disruption budget, or something else, keeps a pod from being evicted.
+    NodeDrainBlocked,
+    /// A person must do something about the machine.
+    NeedsAttention,
+    /// The workload cluster cannot be reached.
+    WorkloadUnreachable,
+    /// No reclaim agent looks at the Node of a machine that is lent.
+    ReclaimAgentMissing,
+    /// The reclaim agent on the Node runs and is not ready.
+    ReclaimAgentDegraded,
 }
 
 impl News {
@@ -54,6 +68,13 @@ impl News {
             Self::EmergencyReclaimDisabledSchedule => "EmergencyReclaimDisabledSchedule",
             Self::RapidReReclaim => "RapidReReclaim",
             Self::ReclaimRequestIgnored => "ReclaimRequestIgnored",
+            Self::HostNotCleaned => "HostNotCleaned",
+            Self::NotPrepared => "NotPrepared",
+            Self::NodeDrainBlocked => "NodeDrainBlocked",
+            Self::NeedsAttention => "NeedsAttention",
+            Self::WorkloadUnreachable => "WorkloadUnreachable",
+            Self::ReclaimAgentMissing => "ReclaimAgentMissing",
+            Self::ReclaimAgentDegraded => "ReclaimAgentDegraded",
         }
     }
 
@@ -67,7 +88,14 @@ impl News {
             | Self::EmergencyReclaim
             | Self::EmergencyReclaimDisabledSchedule
             | Self::RapidReReclaim
-            | Self::ReclaimRequestIgnored => true,
+            | Self::ReclaimRequestIgnored
+            | Self::HostNotCleaned
+            | Self::NotPrepared
+            | Self::NodeDrainBlocked
+            | Self::NeedsAttention
+            | Self::WorkloadUnreachable
+            | Self::ReclaimAgentMissing
+            | Self::ReclaimAgentDegraded => true,
             Self::MachineCreated
             | Self::MachineDeleted
             | Self::ScheduleActive

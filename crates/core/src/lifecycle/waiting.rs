@@ -1,5 +1,6 @@
 //! Why nothing more happens, in one word and in one sentence.
 
+use crate::observed::Unknown;
 use jiff::Timestamp;
 use std::fmt;
 
@@ -63,12 +64,40 @@ pub enum Waiting {
         /// Foreign hooks that hold it.
         hooks: Vec<String>,
     },
+    /// The Machine is going, and somebody says what it waits for.
+    MachineGoing {
+        /// What.
+        detail: String,
+    },
+    /// The Machine has been going for so long that a person should look.
+    MachineStalls {
+        /// Since when.
+        since: Timestamp,
+        /// What it waits for, as far as anybody says.
+        detail: String,
+    },
+    /// The Machine is to go, and its provider needs its bootstrap data for that.
+    BootstrapData {
+        /// When it is waited for no longer.
+        until: Timestamp,
+    },
     /// The Machine is to go, and its Cluster is gone already.
     MachineWithoutCluster,
     /// Provider objects are going.
     ObjectsDeleting {
         /// Which.
         what: String,
+    },
+    /// Nobody can say whether provider objects exist.
+    ProviderUnreadable(Unknown),
+    /// The host was handed back, and its Node is in the cluster all the same.
+    HostNotCleaned {
+        /// The Node.
+        node: String,
+        /// What is left on it that must go; empty if nothing is.
+        left: String,
+        /// Who is in the way.
+        blocked: String,
     },
     /// The garbage collector takes our name off the objects that stay.
     Orphaning,
@@ -96,6 +125,18 @@ pub enum Waiting {
         /// Which.
         what: String,
     },
+    /// Another ScheduledMachine has the host.
+    AddressInUse {
+        /// Namespace and name.
+        other: String,
+    },
+    /// Another ScheduledMachine has the Node.
+    NodeClaimed {
+        /// The Node.
+        node: String,
+        /// Namespace and name.
+        other: String,
+    },
     /// The Node is not the Machine's.
     WrongNode {
         /// Its name.
@@ -107,6 +148,9 @@ pub enum Waiting {
     },
 }
 
+/// The reason while somebody is in the way of a drain.
+pub(super) const BLOCKED: &str = "DrainBlocked";
+
 /// Where a pause was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PausedBy {
@@ -117,6 +161,11 @@ pub enum PausedBy {
 }
 
 impl Waiting {
+    /// Whether nothing moves any more unless a person does something, in whatever phase.
+    pub fn is_stalled(&self) -> bool {
+        matches!(self, Self::MachineStalls { .. })
+    }
+
     /// The reason in one word, as conditions have it.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -129,19 +178,44 @@ impl Waiting {
             Self::OldObjects { .. } => "WaitingForDeletion",
             Self::Leaving => "Leaving",
             Self::Draining { blocked, .. } if blocked.is_empty() => "Draining",
-            Self::Draining { .. } => "DrainBlocked",
+            Self::Draining { .. } => BLOCKED,
+            Self::MachineGoing { .. } => "MachineDeleting",
+            Self::MachineStalls { .. } => "DeletionStalled",
             Self::MachineDeleting { hooks } if hooks.is_empty() => "MachineDeleting",
             Self::MachineDeleting { .. } => "HeldByHooks",
+            Self::BootstrapData { .. } => "WaitingForBootstrapData",
             Self::ObjectsDeleting { .. } => "ObjectsDeleting",
+            Self::ProviderUnreadable(_) => "ProviderUnreadable",
+            Self::HostNotCleaned { .. } => "HostNotCleaned",
             Self::Orphaning => "Orphaning",
             Self::Failed { .. } => "ReconcileFailed",
             Self::InvalidSpec { .. } => "InvalidSpec",
             Self::NameTaken { .. } => "NameTaken",
             Self::InfrastructureGone => "InfrastructureGone",
             Self::KindNotServed { .. } => "KindNotServed",
+            Self::AddressInUse { .. } => "AddressInUse",
+            Self::NodeClaimed { .. } => "NodeClaimed",
             Self::WrongNode { .. } => "ProviderIDMismatch",
         }
     }
+}
+
+/// What is wrong with a host whose Node is in the cluster without a Machine, and what to do about it.
+pub(crate) fn not_cleaned(node: &str) -> String {
+    format!(
+        "The host is not with its owner yet: Node {node} is in the cluster without a Machine, so the provider did not \
+         clean the host up. On the host run what the provider would have run (for k0s: k0s stop, k0s reset, reboot), \
+         then kubectl delete node {node}"
+    )
+}
+
+/// That a deletion hangs, what it waits for, and what to do about it.
+fn stalls(since: Timestamp, detail: &str) -> String {
+    let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
+    format!(
+        "Cluster API has been deleting the Machine since {since}{detail}. Mend what is named here. If the host cannot be \
+         cleaned by its provider, clean it by hand, then remove the finalizers of the infrastructure object"
+    )
 }
 
 impl fmt::Display for Waiting {
@@ -185,7 +259,28 @@ impl fmt::Display for Waiting {
                 "The Machine is being deleted, but its Cluster is gone, and without it Cluster API does not finish: create \
                  the Cluster again, or remove the Machine's finalizer",
             ),
+            Self::MachineGoing { detail } => write!(f, "Cluster API is deleting the Machine: {detail}"),
+            Self::MachineStalls { since, detail } => f.write_str(&stalls(*since, detail)),
+            Self::BootstrapData { until } => write!(
+                f,
+                "The Machine is deleted when it has its bootstrap data, or at {until}: without that data its provider \
+                 does not let go of it"
+            ),
             Self::ObjectsDeleting { what } => write!(f, "Waiting until {what} is gone"),
+            Self::ProviderUnreadable(Unknown { why, is_refused }) => {
+                let what_to_do = if *is_refused {
+                    "Give the controller that right"
+                } else {
+                    "Check that the provider and its webhooks run"
+                };
+                write!(f, "It is not known whether the provider's objects exist: {why}. {what_to_do}")
+            }
+            Self::HostNotCleaned { node, left, blocked } => {
+                f.write_str(&not_cleaned(node))?;
+                let left = if left.is_empty() { "It is cordoned and no pod is left on it" } else { left };
+                write!(f, ". {left}")?;
+                if blocked.is_empty() { Ok(()) } else { write!(f, "; {blocked}") }
+            }
             Self::Orphaning => f.write_str(
                 "Deleted with --cascade=orphan: the Machine and its objects stay, and 5-Spot lets go of them",
             ),
@@ -206,6 +301,17 @@ impl fmt::Display for Waiting {
             Self::KindNotServed { what } => {
                 write!(f, "The API server does not serve {what}: install its provider, or mend the apiVersion")
             }
+            Self::AddressInUse { other } => write!(
+                f,
+                "ScheduledMachine {other} lends the host at the same address, and the two would reset it under each other: \
+                 nothing is created until that one has left. Delete one of the two, or give them windows that do not \
+                 overlap"
+            ),
+            Self::NodeClaimed { node, other } => write!(
+                f,
+                "Node {node} is lent by ScheduledMachine {other} already, so nothing is written to it: both are the same \
+                 host. Delete one of the two"
+            ),
             Self::WrongNode { node, on_node, on_machine } => write!(
                 f,
                 "Node {node} has the providerID \"{on_node}\", the Machine \"{on_machine}\": they are not the same host, \

@@ -1,9 +1,10 @@
 //! Where a life ends, without the names and times that differ from run to run.
 
 use fivespot_core::lifecycle::{Deletion, Patience, Phase};
+use fivespot_core::observed::Machine;
 use fivespot_core::reclaim::Stage;
 use fivespot_sim::rules::owns_anything;
-use fivespot_sim::world::{Provider, World};
+use fivespot_sim::world::{Provider, Tenant, Thing, World};
 
 /// What two runs must agree on.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ impl End {
 }
 
 pub(crate) fn end_of(world: &World) -> End {
-    let object = |it: &Option<fivespot_sim::world::Thing<_>>| it.as_ref().map(|it| it.ours);
+    let object = |it: &Option<Thing<_>>| it.as_ref().map(|it| it.ours);
     let machine = world.machine.as_ref().map(|it| it.ours);
     End {
         exists: world.exists,
@@ -43,6 +44,12 @@ pub(crate) fn end_of(world: &World) -> End {
             .map(|node| (node.view.unschedulable, node.view.cordoned_by_us, node.view.taints.len())),
         pods: world.node.as_ref().map_or(0, |node| node.pods.len()),
     }
+}
+
+/// Whether a Machine was deleted that had no bootstrap data, which a stubborn provider waits for.
+pub(crate) fn is_stuck(world: &World) -> bool {
+    let never = |it: &Thing<Machine>| !it.view.bootstrapped && it.view.object.deleting_since.is_some();
+    world.provider == Provider::Stubborn && world.machine.as_ref().is_some_and(never)
 }
 
 /// Whether a settled world is what spec and clock ask for, or says why it is not.
@@ -68,6 +75,9 @@ pub(crate) fn agrees(world: &World) -> Result<(), String> {
     if hangs && world.machine.is_none() && (world.in_window().is_none() || cluster.is_none()) {
         return Ok(());
     }
+    if is_stuck(world) {
+        return Ok(());
+    }
     // Cluster API does nothing about a Machine without its Cluster.
     if world.cluster.is_none() && world.machine.is_some() {
         return Ok(());
@@ -85,6 +95,14 @@ pub(crate) fn agrees(world: &World) -> Result<(), String> {
     let leaves = told || world.in_window() == Some(false);
     if leaves && owns_anything(world) {
         return says("something of ours is left");
+    }
+    let watches = world.reachable && cluster.is_some();
+    if leaves && world.has_returned() && watches && orders.deletion.is_none() {
+        let must_go =
+            |pod: &Tenant| !pod.view.of_daemon_set && !pod.view.mirror && pod.view.deletion.is_none();
+        let emptied =
+            world.node.as_ref().is_some_and(|node| node.view.unschedulable && !node.pods.iter().any(must_go));
+        return if is(Phase::Error) && emptied { Ok(()) } else { says("a host that came back is in use") };
     }
     if leaves {
         let right = match orders {

@@ -22,8 +22,13 @@ const START: [&str; 5] =
     ["nothing", "provider objects only", "machine, no node", "node ready", "node with guarded pod"];
 
 /// How a life ends: nothing is paused, and everything answers.
-pub(crate) const MENDED: [Event; 3] =
-    [By(User::Pause(false)), By(User::PauseCluster(false)), Event::Fault(Fault::Reachable(true))];
+pub(crate) const MENDED: [Event; 5] = [
+    By(User::Pause(false)),
+    By(User::PauseCluster(false)),
+    Event::Fault(Fault::Reachable(true)),
+    Event::Fault(Fault::ProviderDown(false)),
+    Event::Fault(Fault::CapiDown(false)),
+];
 
 /// The same event, in a life without crashes.
 pub(crate) fn whole(event: Event) -> Event {
@@ -168,6 +173,7 @@ fn user() -> impl Strategy<Value = User> {
         1 => Just(User::Tool),
         1 => any::<bool>().prop_map(User::Commands),
         1 => Just(User::ClearRequest),
+        1 => Just(User::CleanHost),
     ]
 }
 
@@ -178,6 +184,10 @@ fn fault() -> impl Strategy<Value = Fault> {
         3 => any::<bool>().prop_map(|guarded| Fault::PodComes { guarded }),
         1 => Just(Fault::BudgetsRelent),
         1 => Just(Fault::Stubborn),
+        1 => any::<bool>().prop_map(Fault::CleanUpFails),
+        2 => Just(Fault::HostBoots),
+        1 => any::<bool>().prop_map(Fault::ProviderDown),
+        1 => any::<bool>().prop_map(Fault::CapiDown),
         1 => any::<bool>().prop_map(Fault::PolicyForbids),
     ]
 }

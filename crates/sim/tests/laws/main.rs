@@ -4,13 +4,14 @@ mod end;
 mod lives;
 mod table;
 
-use end::{End, agrees, end_of};
+use end::{End, agrees, end_of, is_stuck};
 use fivespot_core::lifecycle::{Decision, Patience, Phase, decide};
-use fivespot_core::observed::Needs;
+use fivespot_core::observed::{Machine, Needs};
+use fivespot_core::reclaim::Stage;
 use fivespot_sim::actors::{Event, User};
 use fivespot_sim::cells::{GOALS, MEMORIES, WORLDS, cell};
 use fivespot_sim::controller::{Controller, look_from};
-use fivespot_sim::world::{MORNING, World};
+use fivespot_sim::world::{MORNING, Thing, World};
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
@@ -97,6 +98,40 @@ fn law_4_a_decision_holds_until_its_wake_and_not_longer() {
     none(&problems);
 }
 
+/// Whatever webhooks are down, a machine that must leave is deleted, and an owner who asked for it has the hold.
+#[test]
+fn no_webhook_keeps_a_machine_from_leaving() {
+    let downs: [fn(&mut World); 3] = [
+        |it| it.provider_down = true,
+        |it| it.capi_down = true,
+        |it| (it.provider_down, it.capi_down) = (true, true),
+    ];
+    let mut problems = Vec::new();
+    for (name, world) in cells().filter(|(name, _)| name.contains("node with")) {
+        for (n, down) in downs.iter().enumerate() {
+            let mut world = world.clone();
+            down(&mut world);
+            // What is paused, orphaned or cannot be read may stay, and so may what is lent.
+            let settled = Controller::default().settle(&mut world);
+            let mends = world.is_paused() || name.contains("orphaning") || name.contains("invalid");
+            let held = world.memory.reclaim.as_ref().is_some_and(|it| it.stage() != Stage::Over);
+            let orders = &world.orders;
+            let told = orders.deletion.is_some() || orders.kill_switch || !orders.enabled || held;
+            let leaves = !mends && (told || world.in_window() == Some(false));
+            let lives = |it: &Thing<Machine>| it.view.object.deleting_since.is_none();
+            if leaves && world.machine.as_ref().is_some_and(lives) {
+                problems.push(format!("{name}, down {n}: the Machine is not deleted"));
+            }
+            let under_way = world.memory.reclaim.as_ref().is_some_and(|it| it.stage() == Stage::UnderWay);
+            if !mends && under_way && world.orders.deletion.is_none() {
+                problems.push(format!("{name}, down {n}: the owner has no hold"));
+            }
+            problems.extend(settled.err().map(|problem| format!("{name}, down {n}: {problem}")));
+        }
+    }
+    none(&problems);
+}
+
 /// Tells what a life broke, or where it ended.
 fn lived(life: &lives::Life) -> Result<World, String> {
     let mut world = World::new(MORNING);
@@ -122,8 +157,9 @@ fn lived(life: &lives::Life) -> Result<World, String> {
         return Err(broken.clone());
     }
     agrees(&world)?;
-    // Nothing that happens in a life needs a person but a spec that cannot be read.
-    if world.exists && world.memory.phase == Some(Phase::Error) && world.in_window().is_some() {
+    // Nothing that happens in a life needs a person but a spec that cannot be read, and a host that was not cleaned.
+    let is_error = world.exists && world.memory.phase == Some(Phase::Error);
+    if is_error && world.in_window().is_some() && !world.has_returned() {
         return Err(format!("an error that nobody caused: {:?}", end_of(&world)));
     }
     Ok(world)
@@ -164,7 +200,8 @@ proptest! {
         let orphaned = whole.events.contains(&Event::User(User::DeleteOrphaning));
         // And whether a hold was there already when somebody released it.
         let reclaimed = [&world, &other].iter().any(|world| world.memory.reclaim.is_some());
-        let clear = stands && !orphaned && !reclaimed && life.patience == Patience::Endless;
+        let is_stuck = is_stuck(&world) || is_stuck(&other);
+        let clear = stands && !orphaned && !reclaimed && !is_stuck && life.patience == Patience::Endless;
         if clear {
             prop_assert_eq!(end_of(&world).essence(), end_of(&other).essence());
         }
@@ -177,7 +214,7 @@ fn exact_wake(world: &World, decision: &Decision) -> Result<(), String> {
         return Ok(());
     }
     // As closely as the controller looked when it decided.
-    let looks = [false, true].map(|certainty| look_from(world, Needs { certainty, ..Needs::default() }));
+    let looks = [Needs::default(), Needs::OBJECTS].map(|needs| look_from(world, needs));
     let Some((observed, _)) = looks.into_iter().find(|(_, it)| it == decision) else { return Ok(()) };
     let again = |now: Timestamp| decide(now, &world.orders, world.wish.as_ref().as_ref(), &observed);
     let year = SignedDuration::from_hours(24 * 365);

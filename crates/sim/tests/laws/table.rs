@@ -95,6 +95,7 @@ fn action(action: &Action) -> String {
     match action {
         Action::AddFinalizer => "add finalizer".to_owned(),
         Action::RemoveFinalizer => "remove finalizer".to_owned(),
+        Action::Try(it) => format!("try {}", part(it)),
         Action::Create(it) => format!("create {}", part(it)),
         Action::Delete { part: it, .. } => format!("delete {}", part(it)),
         Action::ExcludeDrain { volumes: false, .. } => "exclude drain".to_owned(),
@@ -106,6 +107,7 @@ fn action(action: &Action) -> String {
         Action::ForceDelete(pods) => format!("kill {}", pods.len()),
         Action::Disable { .. } => "disable".to_owned(),
         Action::ClearRequest { .. } => "clear request".to_owned(),
+        Action::RememberHost(_) => "remember host".to_owned(),
         Action::ClearOwnRequest => "clear own request".to_owned(),
         Action::WriteAgentConfig { .. } => "write agent config".to_owned(),
         Action::DeleteAgentConfig { .. } => "delete agent config".to_owned(),

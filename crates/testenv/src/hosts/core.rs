@@ -1,7 +1,7 @@
 //! Cluster API's part, played: what its manager does to a Machine, as far as 5-Spot can see it, and nothing of what
 //! it does in between.
 
-use super::{
+use super::world::{
     World, bootstrap_kind, delete, finalize, infrastructure_kind, is_deleted, machine_kind, owner_machine,
     run, unless_gone,
 };
@@ -128,6 +128,14 @@ async fn take_down(machine: &DynamicObject, world: &World) -> Result<(), Error> 
         return Ok(());
     }
     let spec = &machine.data["spec"];
+    // Also on its way out: a provider may let nothing go whose bootstrap data it does not have.
+    if spec["bootstrap"]["dataSecretName"].is_null() {
+        let bootstrap = adopt(machine, &spec["bootstrap"]["configRef"], &bootstrap_kind(), world).await?;
+        if let Some(data) = status_of(bootstrap.as_ref())["dataSecretName"].as_str() {
+            let patch = json!({"spec": {"bootstrap": {"dataSecretName": data}}});
+            return world.patch(&machine_kind(), &machine.name_any(), patch).await;
+        }
+    }
     let refs = [
         (&spec["infrastructureRef"], infrastructure_kind()),
         (&spec["bootstrap"]["configRef"], bootstrap_kind()),

@@ -1,6 +1,8 @@
 //! The host itself: its Node, its heartbeats, its pods.
 
-use super::{Fault, Host, RETRY, World, delete, digest, run, unless_gone};
+use super::inventory::{Installation, boot_id, machine_id, system_uuid};
+use super::world::{RETRY, World, delete, run, unless_gone};
+use super::{Fault, digest};
 use futures::stream::{self, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -35,10 +37,10 @@ pub(super) fn start(world: &Arc<World>, tasks: &mut JoinSet<()>) {
         let mut beats = tokio::time::interval(HEARTBEAT);
         loop {
             beats.tick().await;
-            let nodes: Vec<String> = heart.hosts().keys().cloned().collect();
+            let hosts = heart.inventory.registered(&heart.namespace);
             // A beat that is missed is made up for by the next.
-            stream::iter(nodes)
-                .for_each_concurrent(AT_ONCE, async |node| drop(beat(&heart, &node).await))
+            stream::iter(hosts)
+                .for_each_concurrent(AT_ONCE, async |(_, host)| drop(beat(&heart, &host.node).await))
                 .await;
         }
     });
@@ -53,88 +55,81 @@ pub(super) fn start(world: &Arc<World>, tasks: &mut JoinSet<()>) {
     });
 }
 
-/// Registers the Node of a host, or says how it is if that changed. A kubelet that finds its Node there keeps it as
-/// it is and refreshes its status.
-pub(super) async fn join(world: &World, machine: &str) -> Result<(), Error> {
-    let (name, is_ready) = (world.node_name(machine), !world.has(machine, Fault::NotReady));
-    let known = world.hosts().get_mut(&name).map(|host| {
-        host.is_orphan = false;
-        host.is_ready
-    });
-    if known == Some(is_ready) || (known.is_none() && world.has(machine, Fault::NeverJoins)) {
+/// Registers the Node of a machine, or says how it is if that changed. Nothing happens if the host was reset meanwhile,
+/// for another RemoteMachine of its address.
+pub(super) async fn join(world: &World, machine: &str, uid: &str) -> Result<(), Error> {
+    let address = world.endpoint(machine).address;
+    let host = world.inventory.installation(&address).filter(|host| host.uid == uid);
+    let Some(host) = host else { return Ok(()) };
+    let is_ready = !world.has(machine, Fault::NotReady);
+    if host.is_ready == Some(is_ready) || (host.is_ready.is_none() && world.has(machine, Fault::NeverJoins)) {
         return Ok(());
     }
-    register(world, machine, is_ready).await?;
-    beat(world, &name).await?;
-    let host = Host { machine: machine.to_owned(), is_ready, is_orphan: false };
-    world.hosts().insert(name, host);
-    Ok(())
+    register(world, &address, &host, is_ready).await
 }
 
-/// The host ends: no heartbeats any more, and nobody looks after its pods. Its Node is Cluster API's to delete.
-pub(super) async fn leave(world: &World, machine: &str) -> Result<(), Error> {
-    let name = world.node_name(machine);
-    if world.has(machine, Fault::NodeNeverGone) {
-        if let Some(host) = world.hosts().get_mut(&name) {
-            host.is_orphan = true;
-        }
-        return Ok(());
-    }
-    world.hosts().remove(&name);
-    if world.has(machine, Fault::NodeGoneEarly) {
-        remove(world, &name).await?;
-    }
-    Ok(())
+/// The host of a machine boots, with what is installed on it. Returns whether that is anything.
+pub(super) async fn reboot(world: &World, machine: &str) -> Result<bool, Error> {
+    let address = world.endpoint(machine).address;
+    let Some(host) = world.inventory.boot(&address) else { return Ok(false) };
+    register(world, &address, &host, !world.has(machine, Fault::NotReady)).await?;
+    // If a RemoteMachine still has this host, the provider has to write to its Node again.
+    world.look_again();
+    Ok(true)
 }
 
 /// The hosts that do not put up with the deletion of their Node.
 async fn stay(world: &World) -> Result<(), Error> {
-    let hosts: Vec<(String, Host)> =
-        world.hosts().iter().map(|(node, host)| (node.clone(), host.clone())).collect();
-    for (node, host) in hosts {
+    for (address, host) in world.inventory.registered(&world.namespace) {
         if world.has(&host.machine, Fault::NodeNeverGone) {
             let nodes: Api<Node> = Api::all(world.workload.clone());
-            if nodes.get_metadata_opt(&node).await?.is_none() {
-                register(world, &host.machine, host.is_ready).await?;
-                beat(world, &node).await?;
+            if nodes.get_metadata_opt(&host.node).await?.is_none() {
+                register(world, &address, &host, host.is_ready == Some(true)).await?;
             }
         } else if host.is_orphan {
-            world.hosts().remove(&node);
-            remove(world, &node).await?;
+            world.inventory.reset(&address);
+            remove(world, &host.node).await?;
         }
     }
     Ok(())
 }
 
-async fn remove(world: &World, node: &str) -> Result<(), Error> {
+pub(super) async fn remove(world: &World, node: &str) -> Result<(), Error> {
     let nodes: Api<Node> = Api::all(world.workload.clone());
     unless_gone(nodes.delete(node, &DeleteParams::default()).await.map(drop))
 }
 
-async fn register(world: &World, machine: &str, is_ready: bool) -> Result<(), Error> {
-    let name = world.node_name(machine);
+/// A kubelet that finds its Node there keeps it as it is and refreshes its status. It does not know its providerID.
+async fn register(world: &World, address: &str, host: &Installation, is_ready: bool) -> Result<(), Error> {
+    let name = &host.node;
     let nodes: Api<Node> = Api::all(world.workload.clone());
-    let status = status(world, machine, is_ready);
+    let status = status(name, address, world.inventory.boots(address), is_ready);
     let node = json!({
         "metadata": {"name": name, "labels": {
             "kubernetes.io/hostname": name,
             "kubernetes.io/os": "linux",
             "kubernetes.io/arch": "amd64",
         }},
-        "spec": {"providerID": world.provider_id(machine)},
         "status": status,
     });
     let node: Node = serde_json::from_value(node).map_err(Error::SerdeError)?;
-    match nodes.create(&PostParams::default(), &node).await {
-        Err(Error::Api(answer)) if answer.code == 409 => {}
-        outcome => return outcome.map(drop),
-    }
-    let patch = Patch::Merge(json!({"status": status}));
-    nodes.patch_status(&name, &PatchParams::default(), &patch).await?;
+    let is_new = match nodes.create(&PostParams::default(), &node).await {
+        Err(Error::Api(answer)) if answer.code == 409 => {
+            let patch = Patch::Merge(json!({"status": status}));
+            nodes.patch_status(name, &PatchParams::default(), &patch).await?;
+            false
+        }
+        outcome => outcome.map(|_| true)?,
+    };
+    beat(world, name).await?;
+    world.inventory.update(address, &host.uid, |host| {
+        host.is_ready = Some(is_ready);
+        host.has_provider_id &= !is_new;
+    });
     Ok(())
 }
 
-fn status(world: &World, machine: &str, is_ready: bool) -> Value {
+fn status(node: &str, address: &str, boots: usize, is_ready: bool) -> Value {
     let now = Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string();
     let condition = |kind: &str, is_true: bool, reason: &str| {
         let status = if is_true { "True" } else { "False" };
@@ -146,8 +141,8 @@ fn status(world: &World, machine: &str, is_ready: bool) -> Value {
         "capacity": room,
         "allocatable": room,
         "addresses": [
-            {"type": "InternalIP", "address": address(&world.provider_id(machine))},
-            {"type": "Hostname", "address": world.node_name(machine)},
+            {"type": "InternalIP", "address": ip_address(address)},
+            {"type": "Hostname", "address": node},
         ],
         "conditions": [
             condition("MemoryPressure", false, "KubeletHasSufficientMemory"),
@@ -156,9 +151,9 @@ fn status(world: &World, machine: &str, is_ready: bool) -> Value {
             condition("Ready", is_ready, reason),
         ],
         "nodeInfo": {
-            "machineID": world.machine_id(machine),
-            "systemUUID": world.machine_id(machine),
-            "bootID": world.machine_id(machine),
+            "machineID": machine_id(address),
+            "systemUUID": system_uuid(address),
+            "bootID": boot_id(address, boots),
             "kernelVersion": "6.12.0",
             "osImage": "simulated",
             "containerRuntimeVersion": "containerd://2.1.0",
@@ -171,7 +166,7 @@ fn status(world: &World, machine: &str, is_ready: bool) -> Value {
 }
 
 /// An address that nobody answers, the same each time.
-fn address(of: &str) -> String {
+fn ip_address(of: &str) -> String {
     let [first, second, third, ..] = digest(of);
     format!("10.{first}.{second}.{third}")
 }
@@ -194,7 +189,7 @@ async fn pod(pod: Arc<Pod>, world: Arc<World>) -> Result<Action, Error> {
     if !node.strip_prefix(&world.namespace).is_some_and(|rest| rest.starts_with('-')) {
         return Ok(Action::await_change());
     }
-    let Some(Host { machine, .. }) = world.hosts().get(node).cloned() else {
+    let Some(machine) = world.inventory.machine_of(&world.namespace, node) else {
         // It may be bound to a Node of old, whose host comes later.
         return Ok(Action::requeue(RETRY));
     };
@@ -205,7 +200,9 @@ async fn pod(pod: Arc<Pod>, world: Arc<World>) -> Result<Action, Error> {
         }
         tokio::time::sleep(world.behaviour(&machine).termination).await;
         // Meanwhile the host may have changed its mind, or have gone.
-        if world.has(&machine, Fault::PodsNeverEnd) || !world.hosts().contains_key(node) {
+        if world.has(&machine, Fault::PodsNeverEnd)
+            || world.inventory.machine_of(&world.namespace, node).is_none()
+        {
             return Ok(Action::requeue(RETRY));
         }
         let outcome = delete(&pods, &pod, DeleteParams::default().grace_period(0)).await;
@@ -243,7 +240,7 @@ fn running(pod: &Pod) -> Value {
             })
         })
         .collect();
-    let ip = address(pod.metadata.uid.as_deref().unwrap_or_default());
+    let ip = ip_address(pod.metadata.uid.as_deref().unwrap_or_default());
     json!({
         "phase": "Running",
         "conditions": conditions,

@@ -1,45 +1,61 @@
 //! Simulated hosts: everything that a machine of a namespace needs and that does not run here.
 //!
-//! They play the provider (bootstrap and infrastructure objects of the kinds in the place of k0smotron's, by Cluster
-//! API's contract for providers), the host that joins as a Node, and its kubelet. They do what real ones do when all
-//! is well, and misbehave on demand ([`Fault`]). With [`Core::Played`] they play Cluster API itself as well, for
-//! tests of load, where the real manager would be what is measured.
+//! They play the provider (bootstrap and infrastructure objects of the kinds in the place of k0smotron's, as k0smotron
+//! treats them), the host that joins as a Node, and its kubelet. They do what real ones do when all is well, fail where
+//! the real provider fails (without a key, without a Cluster that is ready, on a host that was not cleaned), and
+//! misbehave on demand ([`Fault`]). With [`Core::Played`] they play Cluster API itself as well, for tests of load,
+//! where the real manager would be what is measured.
 //!
-//! Nothing here polls per machine: one watch for each kind, one task for the heartbeats of all Nodes.
+//! A host is what answers at the address of a RemoteMachine ([`Inventory`]). Tests give each machine the address that
+//! [`Hosts::address`] makes of its name, and all of them the key of [`create_ssh_key`].
+//!
+//! No healthy machine is polled: one watch for each kind, one task for the heartbeats of all Nodes.
 
 mod core;
+mod inventory;
 mod kubelet;
 mod provider;
+mod remote_machine;
+mod worker_config;
+mod world;
 
-use crate::control_plane::{Cluster, ControlPlane, chain};
+pub(crate) use inventory::Inventory;
+
+use crate::control_plane::{Cluster, ControlPlane};
 use crate::error::Error;
-use futures::stream::{self, Stream, StreamExt};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
-use kube::core::{ApiResource, GroupVersionKind};
-use kube::runtime::controller::{Action, Config, Controller};
-use kube::runtime::utils::Backoff;
-use kube::{Api, Client, Resource, ResourceExt};
-use serde_json::{Value, json};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::PostParams;
+use serde_json::json;
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Debug, Write as _};
-use std::future::Future;
-use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
-
-/// How soon something that failed is tried again: the world of a test is small, and its API server may have been
-/// stopped on purpose.
-const RETRY: Duration = Duration::from_millis(200);
-
-/// Changes that come together are looked at once. It also gives the event of an own write time to arrive, so that
-/// nothing is written twice.
-const DEBOUNCE: Duration = Duration::from_millis(20);
+use world::World;
 
 /// Time that a pod gets to end, unless a test says otherwise.
 const TERMINATION: Duration = Duration::from_millis(100);
+
+/// RemoteMachines that the provider of a namespace works on at the same time. It is the number of k0smotron, which has
+/// one provider for all namespaces.
+pub const PROVIDER_WORKERS: usize = 5;
+
+/// The Secret with the key that the provider needs to log in on the machines of tests.
+pub const SSH_KEY: &str = "workstation-ssh-key";
+
+/// Creates the Secret [`SSH_KEY`] in a namespace of the management cluster.
+pub async fn create_ssh_key(plane: &ControlPlane, namespace: &str) -> Result<(), Error> {
+    let secret = json!({"metadata": {"name": SSH_KEY}, "stringData": {"value": "a key"}});
+    let secret: Secret = serde_json::from_value(secret).map_err(Error::api("describe a Secret"))?;
+    Api::<Secret>::namespaced(plane.management().client().await?, namespace)
+        .create(&PostParams::default(), &secret)
+        .await
+        .map_err(Error::api(format!("create the SSH key of {namespace}")))?;
+    Ok(())
+}
 
 /// Who plays the core of Cluster API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +82,19 @@ pub enum Fault {
     NodeNeverGone,
     /// Pods that are deleted never end.
     PodsNeverEnd,
+    /// The provider cannot clean the host up (its sshd is down at that moment, for example). As k0smotron does, it
+    /// drops its finalizer all the same: Machine and Node go, and k0s is still installed. See [`Hosts::reboot`].
+    CleanUpFails,
+    /// Its sshd does not run: it can neither be provisioned nor cleaned up.
+    ConnectionRefused,
+    /// Its sshd does not take the key: it can neither be provisioned nor cleaned up.
+    LoginRefused,
+    /// It accepts connections and says nothing. The provider has no timeout: whatever it does with this host holds one
+    /// of its [`PROVIDER_WORKERS`] until this fault ends.
+    Silent,
+    /// Without bootstrap data the provider does not let it leave, as k0smotron does, also if its bootstrap object
+    /// does not exist and nobody will ever make any. (If it exists the provider always waits for the data.)
+    HangsWithoutBootstrapObject,
     /// The provider ignores the deletion of infrastructure that never had a Machine, as k0smotron does: it has put
     /// its finalizer there and looks no further without an owner.
     IgnoresDeletionWithoutMachine,
@@ -134,16 +163,7 @@ impl Hosts {
         core: Core,
         behaviour: Behaviour,
     ) -> Result<Self, Error> {
-        let world = Arc::new(World {
-            namespace: namespace.to_owned(),
-            management: plane.management().client().await?,
-            workload: workload.client().await?,
-            behaviours: Mutex::new(Behaviours { usual: behaviour, special: BTreeMap::new() }),
-            changed: watch::Sender::new(()),
-            hosts: Mutex::default(),
-            last_error: Mutex::default(),
-            written: Mutex::default(),
-        });
+        let world = Arc::new(World::new(plane, workload, namespace, behaviour).await?);
         let mut tasks = JoinSet::new();
         provider::start(&world, &mut tasks);
         kubelet::start(&world, &mut tasks);
@@ -156,26 +176,30 @@ impl Hosts {
 
     /// From now on the machine whose infrastructure object has this name behaves so.
     pub fn set(&self, machine: &str, behaviour: impl Into<Behaviour>) {
-        lock(&self.world.behaviours).special.insert(machine.to_owned(), behaviour.into());
-        self.world.changed.send_replace(());
+        self.world.set(machine, Some(behaviour.into()));
     }
 
     /// From now on all machines behave so that nothing else was said of.
     pub fn set_usual(&self, behaviour: impl Into<Behaviour>) {
-        lock(&self.world.behaviours).usual = behaviour.into();
-        self.world.changed.send_replace(());
+        self.world.set_usual(behaviour.into());
     }
 
-    /// From now on the machine behaves as all others do.
+    /// From now on the machine behaves as all others do. (For the resets of its host see [`Hosts::resets`].)
     pub fn reset(&self, machine: &str) {
-        lock(&self.world.behaviours).special.remove(machine);
-        self.world.changed.send_replace(());
+        self.world.set(machine, None);
+    }
+
+    /// From now on the machine whose infrastructure object has this name is a real one, whose kubelet registers this Node
+    /// ([`RealNode`](crate::RealNode)). Only the provider is played for it: it gives the Node its providerID when it is
+    /// there. Nothing is done to the machine when its infrastructure goes.
+    pub fn set_real(&self, machine: &str, node: &str) {
+        self.world.set_real(machine, node);
     }
 
     /// What failed last, for the message of a test that waits in vain. Everything that fails is tried again, and
     /// conflicts are part of daily life, so this says nothing about a test that passes.
     pub fn last_error(&self) -> Option<String> {
-        lock(&self.world.last_error).clone()
+        self.world.last_error()
     }
 
     /// The Node that the machine whose infrastructure object has this name registers.
@@ -183,147 +207,45 @@ impl Hosts {
         self.world.node_name(machine)
     }
 
-    /// What the machine finds in its `/etc/machine-id`, and its Node says in `status.nodeInfo.machineID`.
+    /// The address that a test gives to a machine of this name, unless it wants two machines to have one host.
+    pub fn address(&self, machine: &str) -> String {
+        self.world.usual_address(machine)
+    }
+
+    /// What the provider writes to the RemoteMachine and to the Node of this machine. Before the provider has seen its
+    /// RemoteMachine, that of [`Hosts::address`].
+    pub fn provider_id(&self, machine: &str) -> String {
+        self.world.provider_id(machine)
+    }
+
+    /// What the host of this machine finds in its `/etc/machine-id`, and its Node says in
+    /// `status.nodeInfo.machineID`. It belongs to the address, as `systemUUID` does.
     pub fn machine_id(&self, machine: &str) -> String {
-        self.world.machine_id(machine)
-    }
-}
-
-/// What the tasks share.
-struct World {
-    namespace: String,
-    management: Client,
-    workload: Client,
-    behaviours: Mutex<Behaviours>,
-    changed: watch::Sender<()>,
-    /// The hosts that run, by the names of their Nodes.
-    hosts: Mutex<BTreeMap<String, Host>>,
-    last_error: Mutex<Option<String>>,
-    /// The versions of objects that were written here, by their uids.
-    written: Mutex<BTreeMap<String, u64>>,
-}
-
-#[derive(Debug)]
-struct Behaviours {
-    usual: Behaviour,
-    special: BTreeMap<String, Behaviour>,
-}
-
-/// A host that runs.
-#[derive(Debug, Clone)]
-struct Host {
-    /// Name of its infrastructure object.
-    machine: String,
-    /// Whether it last said so of itself.
-    is_ready: bool,
-    /// Whether its infrastructure is gone, and it runs on by a fault.
-    is_orphan: bool,
-}
-
-impl Debug for World {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("World").field("namespace", &self.namespace).finish_non_exhaustive()
-    }
-}
-
-impl World {
-    fn behaviour(&self, machine: &str) -> Behaviour {
-        let behaviours = lock(&self.behaviours);
-        behaviours.special.get(machine).unwrap_or(&behaviours.usual).clone()
+        inventory::machine_id(&self.world.endpoint(machine).address)
     }
 
-    fn has(&self, machine: &str, fault: Fault) -> bool {
-        let behaviours = lock(&self.behaviours);
-        behaviours.special.get(machine).unwrap_or(&behaviours.usual).faults.contains(&fault)
+    /// When the host of this machine was reset (`k0s reset`), for whichever RemoteMachine, oldest first.
+    pub fn resets(&self, machine: &str) -> Vec<Timestamp> {
+        self.world.inventory.resets(&self.world.endpoint(machine).address)
     }
 
-    /// Takes the time a step takes, also if that changes meanwhile, and returns whether it took any.
-    async fn pause(&self, machine: &str) -> bool {
-        let mut changed = self.changed.subscribe();
-        let (began, mut has_waited) = (Instant::now(), false);
-        loop {
-            let left = self.behaviour(machine).delay.saturating_sub(began.elapsed());
-            if left.is_zero() {
-                return has_waited;
-            }
-            has_waited = true;
-            // The sender lives as long as this world does.
-            let _ = tokio::time::timeout(left, changed.changed()).await;
-        }
+    /// Whether k0s is installed on the host of this machine, for whichever RemoteMachine.
+    pub fn is_installed(&self, machine: &str) -> bool {
+        self.world.inventory.installation(&self.world.endpoint(machine).address).is_some()
     }
 
-    /// Every change of a behaviour from now on.
-    fn changes(&self) -> impl Stream<Item = ()> + Send + 'static {
-        stream::unfold(self.changed.subscribe(), |mut changed| async move {
-            changed.changed().await.ok()?;
-            Some(((), changed))
-        })
+    /// The host of this machine reboots, and returns whether a Node of it is there afterwards: if k0s is installed, its
+    /// kubelet starts and finds its Node, or registers a new one, Ready and without anything that others wrote on the
+    /// old one. It is the same host, by name, machineID and systemUUID.
+    pub async fn reboot(&self, machine: &str) -> Result<bool, Error> {
+        let outcome = kubelet::reboot(&self.world, machine).await;
+        outcome.map_err(Error::api(format!("register the Node of {machine}")))
     }
 
-    /// Keeps in mind what a write made of an object.
-    fn wrote(&self, object: &DynamicObject) {
-        if let (Some(uid), Some(version)) = (object.uid(), version(object)) {
-            let mut written = lock(&self.written);
-            let known = written.entry(uid).or_default();
-            *known = version.max(*known);
-        }
+    /// Somebody resets the host of this machine by hand, without the provider. Its Node stays.
+    pub fn reset_by_hand(&self, machine: &str) {
+        self.world.inventory.reset(&self.world.endpoint(machine).address);
     }
-
-    /// Whether this is an object as it was before a write of ours, whose event is still to come: acting on it would
-    /// write everything twice.
-    fn is_stale(&self, object: &DynamicObject) -> bool {
-        let known = object.uid().and_then(|uid| lock(&self.written).get(&uid).copied());
-        known.zip(version(object)).is_some_and(|(known, version)| version < known)
-    }
-
-    async fn patch(&self, kind: &ApiResource, name: &str, patch: Value) -> Result<(), kube::Error> {
-        let outcome = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        unless_gone(outcome.map(|object| self.wrote(&object)))
-    }
-
-    async fn patch_status(&self, kind: &ApiResource, name: &str, status: Value) -> Result<(), kube::Error> {
-        let patch = Patch::Merge(json!({"status": status}));
-        let outcome = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
-        unless_gone(outcome.map(|object| self.wrote(&object)))
-    }
-
-    fn remember<K: Resource>(&self, object: &K, error: &kube::Error) -> Action {
-        let name = object.meta().name.as_deref().unwrap_or_default();
-        *lock(&self.last_error) = Some(format!("{name}: {}", chain(error)));
-        Action::requeue(RETRY)
-    }
-
-    fn hosts(&self) -> MutexGuard<'_, BTreeMap<String, Host>> {
-        lock(&self.hosts)
-    }
-
-    fn node_name(&self, machine: &str) -> String {
-        format!("{}-{machine}", self.namespace)
-    }
-
-    fn provider_id(&self, machine: &str) -> String {
-        format!("remote-machine://{}/{machine}", self.namespace)
-    }
-
-    fn machine_id(&self, machine: &str) -> String {
-        digest(&self.provider_id(machine)).iter().fold(String::new(), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
-    }
-
-    fn machines(&self) -> Api<DynamicObject> {
-        self.api(&machine_kind())
-    }
-
-    fn api(&self, kind: &ApiResource) -> Api<DynamicObject> {
-        Api::namespaced_with(self.management.clone(), &self.namespace, kind)
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Sixteen bytes that only this text has.
@@ -331,118 +253,4 @@ fn digest(text: &str) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&Sha256::digest(text)[..16]);
     bytes
-}
-
-fn machine_kind() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Machine"))
-}
-
-fn infrastructure_kind() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk(
-        "infrastructure.cluster.x-k8s.io",
-        "v1beta2",
-        "RemoteMachine",
-    ))
-}
-
-fn bootstrap_kind() -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk("bootstrap.cluster.x-k8s.io", "v1beta2", "K0sWorkerConfig"))
-}
-
-/// Tries again after the same time, however often: kube's own way waits for half a minute in the end.
-struct Steady;
-
-impl Iterator for Steady {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(RETRY)
-    }
-}
-
-impl Backoff for Steady {
-    fn reset(&mut self) {}
-}
-
-/// Runs a controller until its task is ended. Whatever fails is tried again.
-fn run<K, F>(
-    tasks: &mut JoinSet<()>,
-    world: &Arc<World>,
-    controller: Controller<K>,
-    reconcile: impl Fn(Arc<K>, Arc<World>) -> F + Send + 'static,
-) where
-    K: Resource + Clone + Debug + Send + Sync + serde::de::DeserializeOwned + 'static,
-    K::DynamicType: Eq + Hash + Clone + Debug + Unpin + Send + Sync,
-    F: Future<Output = Result<Action, kube::Error>> + Send + 'static,
-{
-    let (world, changes) = (Arc::clone(world), world.changes());
-    tasks.spawn(async move {
-        controller
-            .trigger_backoff(Steady)
-            .with_config(Config::default().debounce(DEBOUNCE))
-            .reconcile_all_on(changes)
-            .run(reconcile, |object, error, world| world.remember(&*object, error), world)
-            .for_each(|_| std::future::ready(()))
-            .await;
-    });
-}
-
-/// The Machine that owns an object, if there is one.
-fn owner_machine(object: &DynamicObject) -> Option<String> {
-    object.owner_references().iter().find(|owner| owner.kind == "Machine").map(|owner| owner.name.clone())
-}
-
-/// Versions of one resource can be compared since Kubernetes 1.35, and always could in fact.
-fn version(object: &DynamicObject) -> Option<u64> {
-    object.metadata.resource_version.as_ref()?.parse().ok()
-}
-
-fn is_deleted(object: &DynamicObject) -> bool {
-    object.metadata.deletion_timestamp.is_some()
-}
-
-fn is_paused(object: &DynamicObject) -> bool {
-    object.annotations().contains_key("cluster.x-k8s.io/paused")
-}
-
-/// Adds or removes a finalizer if the object does not have it so, and returns whether that took a write: then the
-/// event of it leads back with the object as it is now. The patch is good for this version of the object alone: a
-/// list is written whole.
-async fn finalize(
-    world: &World,
-    kind: &ApiResource,
-    object: &DynamicObject,
-    finalizer: &str,
-    wanted: bool,
-) -> Result<bool, kube::Error> {
-    let mut finalizers = object.finalizers().to_vec();
-    if finalizers.iter().any(|present| present == finalizer) == wanted {
-        return Ok(false);
-    }
-    finalizers.retain(|present| present != finalizer);
-    if wanted {
-        finalizers.push(finalizer.to_owned());
-    }
-    let version = &object.metadata.resource_version;
-    let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
-    world.patch(kind, &object.name_any(), patch).await.map(|()| true)
-}
-
-/// Deletes an object of this very identity, if it is still there.
-async fn delete<K>(api: &Api<K>, object: &K, params: DeleteParams) -> Result<(), kube::Error>
-where
-    K: Resource + Clone + Debug + serde::de::DeserializeOwned,
-{
-    let uid = object.meta().uid.clone();
-    let params = params.preconditions(Preconditions { uid, resource_version: None });
-    let name = object.meta().name.clone().unwrap_or_default();
-    unless_gone(api.delete(&name, &params).await.map(drop))
-}
-
-/// That something is gone already, or is another one by now, is no failure of taking it away.
-fn unless_gone(outcome: Result<(), kube::Error>) -> Result<(), kube::Error> {
-    match outcome {
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        outcome => outcome,
-    }
 }

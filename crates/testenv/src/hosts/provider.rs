@@ -1,131 +1,39 @@
-//! The provider: bootstrap and infrastructure objects, by Cluster API's contract for providers.
+//! What both halves of the provider, bootstrap and infrastructure, have in common.
 
-use super::{
-    Fault, World, bootstrap_kind, finalize, infrastructure_kind, is_deleted, is_paused, kubelet,
-    machine_kind, owner_machine, run,
-};
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DynamicObject, Patch, PatchParams};
+use super::world::{World, cluster_kind, is_paused, owner_machine};
+use super::{remote_machine, worker_config};
+use jiff::Timestamp;
+use kube::api::DynamicObject;
 use kube::core::ApiResource;
-use kube::runtime::controller::{Action, Controller};
-use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher;
-use kube::{Api, Error, ResourceExt};
-use serde_json::json;
+use kube::{Error, ResourceExt};
+use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// As in k0smotron.
-const INFRASTRUCTURE_FINALIZER: &str = "remotemachine.k0smotron.io/finalizer";
-
-/// k0smotron has none. Ours makes the order visible in which Cluster API deletes.
-const BOOTSTRAP_FINALIZER: &str = "k0sworkerconfig.k0smotron.io/finalizer";
-
 pub(super) fn start(world: &Arc<World>, tasks: &mut JoinSet<()>) {
-    let kind = bootstrap_kind();
-    let controller = Controller::new_with(world.api(&kind), watcher::Config::default(), kind);
-    run(tasks, world, controller, bootstrap);
-
-    let kind = infrastructure_kind();
-    let namespace = world.namespace.clone();
-    let controller = Controller::new_with(world.api(&kind), watcher::Config::default(), kind.clone())
-        // A host waits for the data it boots with, which the Machine names.
-        .watches_with(world.machines(), machine_kind(), watcher::Config::default(), move |machine| {
-            let name = machine.data["spec"]["infrastructureRef"]["name"].as_str().map(str::to_owned);
-            name.map(|name| ObjectRef::new_with(&name, kind.clone()).within(&namespace))
-        });
-    run(tasks, world, controller, infrastructure);
+    worker_config::start(world, tasks);
+    remote_machine::start(world, tasks);
 }
 
-/// Makes the data that a host boots with.
-async fn bootstrap(object: Arc<DynamicObject>, world: Arc<World>) -> Result<Action, Error> {
-    let (kind, name) = (bootstrap_kind(), object.name_any());
-    let Some(object) = after_pause(&world, &kind, &object).await? else { return Ok(Action::await_change()) };
-    if is_deleted(&object) {
-        finalize(&world, &kind, &object, BOOTSTRAP_FINALIZER, false).await?;
-        return Ok(Action::await_change());
-    }
-    if owner_machine(&object).is_none() || is_paused(&object) {
-        return Ok(Action::await_change());
-    }
-    if finalize(&world, &kind, &object, BOOTSTRAP_FINALIZER, true).await? {
-        return Ok(Action::await_change());
-    }
-    if object.data["status"]["initialization"]["dataSecretCreated"] != true {
-        let owner = json!({
-            "apiVersion": object.types.as_ref().map(|types| &types.api_version),
-            "kind": object.types.as_ref().map(|types| &types.kind),
-            "name": name,
-            "uid": object.metadata.uid,
-            "controller": true,
-        });
-        let secret = json!({
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {
-                "name": name,
-                "labels": {"cluster.x-k8s.io/cluster-name": object.labels().get("cluster.x-k8s.io/cluster-name")},
-                "ownerReferences": [owner],
-            },
-            "type": "cluster.x-k8s.io/secret",
-            "stringData": {"value": "#!/bin/sh\n", "format": "cloud-config"},
-        });
-        let secrets = Api::<Secret>::namespaced(world.management.clone(), &world.namespace);
-        let manager = PatchParams::apply("k0smotron").force();
-        secrets.patch(&name, &manager, &Patch::Apply(secret)).await?;
-        let status = json!({
-            "ready": true,
-            "dataSecretName": name,
-            "initialization": {"dataSecretCreated": true},
-        });
-        world.patch_status(&kind, &name, status).await?;
-    }
-    Ok(Action::await_change())
+/// Whom an object of the provider belongs to.
+pub(super) struct Owners {
+    pub(super) machine: DynamicObject,
+    pub(super) cluster: DynamicObject,
 }
 
-/// Prepares a host and lets it join; lets it leave when it is not wanted any more.
-async fn infrastructure(object: Arc<DynamicObject>, world: Arc<World>) -> Result<Action, Error> {
-    let (kind, name) = (infrastructure_kind(), object.name_any());
-    let Some(object) = after_pause(&world, &kind, &object).await? else { return Ok(Action::await_change()) };
-    let Some(machine) = owner_machine(&object) else {
-        let is_blind = world.has(&name, Fault::IgnoresDeletionWithoutMachine);
-        if is_blind != is_deleted(&object) {
-            finalize(&world, &kind, &object, INFRASTRUCTURE_FINALIZER, is_blind).await?;
-        }
-        return Ok(Action::await_change());
-    };
-    if is_deleted(&object) {
-        kubelet::leave(&world, &name).await?;
-        if !world.has(&name, Fault::FinalizerStays) {
-            finalize(&world, &kind, &object, INFRASTRUCTURE_FINALIZER, false).await?;
-        }
-        return Ok(Action::await_change());
-    }
-    if is_paused(&object) {
-        return Ok(Action::await_change());
-    }
-    if finalize(&world, &kind, &object, INFRASTRUCTURE_FINALIZER, true).await? {
-        return Ok(Action::await_change());
-    }
-    if object.data["status"]["initialization"]["provisioned"] != true {
-        let machine = world.machines().get_opt(&machine).await?;
-        let has_data =
-            machine.is_some_and(|machine| machine.data["spec"]["bootstrap"]["dataSecretName"].is_string());
-        if !has_data {
-            return Ok(Action::await_change());
-        }
-        world.patch(&kind, &name, json!({"spec": {"providerID": world.provider_id(&name)}})).await?;
-        let status = json!({"ready": true, "initialization": {"provisioned": true}});
-        world.patch_status(&kind, &name, status).await?;
-        // The host joins with the event of this change, after another pause.
-        return Ok(Action::await_change());
-    }
-    kubelet::join(&world, &name).await?;
-    Ok(Action::await_change())
+/// The Machine and the Cluster of an object. Without one of them, or while somebody has paused the object or the
+/// Cluster, the provider does nothing, not even on a deletion.
+pub(super) async fn owners(world: &World, object: &DynamicObject) -> Result<Option<Owners>, Error> {
+    let Some(machine) = owner_machine(object) else { return Ok(None) };
+    let Some(machine) = world.machines().get_opt(&machine).await? else { return Ok(None) };
+    let name = machine.data["spec"]["clusterName"].as_str().unwrap_or_default();
+    let Some(cluster) = world.api(&cluster_kind()).get_opt(name).await? else { return Ok(None) };
+    let is_paused = cluster.data["spec"]["paused"] == true || is_paused(object);
+    Ok((!is_paused).then_some(Owners { machine, cluster }))
 }
 
 /// Takes the time of a step, and returns the object as it is afterwards, if there is anything to do about it.
-async fn after_pause(
+pub(super) async fn after_pause(
     world: &World,
     kind: &ApiResource,
     object: &DynamicObject,
@@ -135,4 +43,34 @@ async fn after_pause(
         return world.api(kind).get_opt(&name).await;
     }
     Ok((!world.is_stale(object)).then(|| object.clone()))
+}
+
+/// What a condition says.
+#[derive(Clone, Copy)]
+pub(super) struct Condition {
+    pub(super) kind: &'static str,
+    pub(super) status: &'static str,
+    pub(super) reason: &'static str,
+    pub(super) message: &'static str,
+}
+
+/// The conditions of an object when these are set. The time of one that says nothing new stays.
+pub(super) fn with_conditions(object: &DynamicObject, wanted: &[Condition]) -> Value {
+    let mut all = object.data["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let now = Timestamp::now().round(jiff::Unit::Second).unwrap_or_default().to_string();
+    for Condition { kind, status, reason, message } in wanted {
+        let new = json!({
+            "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now,
+        });
+        match all.iter_mut().find(|it| it["type"] == *kind) {
+            Some(old) if old["status"] == *status => {
+                let since = old["lastTransitionTime"].clone();
+                *old = new;
+                old["lastTransitionTime"] = since;
+            }
+            Some(old) => *old = new,
+            None => all.push(new),
+        }
+    }
+    Value::Array(all)
 }
