@@ -40,6 +40,10 @@ fn agent_binary() -> PathBuf {
     folder.join("5spot-reclaim-agent")
 }
 
+/// What a program of the owner is started with: for `sleep` a number of seconds, and a text that stands in no time, port
+/// or count of a log.
+pub(crate) const ARGUMENT: &str = "86399.271828";
+
 /// A copy of `sleep` under another name.
 pub(crate) fn start(folder: &Path, name: &str) -> Running {
     let program = folder.join(name);
@@ -47,7 +51,7 @@ pub(crate) fn start(folder: &Path, name: &str) -> Running {
         fs::copy("/bin/sleep", &program).unwrap();
     }
     loop {
-        match Command::new(&program).arg("600").stdin(Stdio::null()).spawn() {
+        match Command::new(&program).arg(ARGUMENT).stdin(Stdio::null()).spawn() {
             // Another thread of the test has forked while the program was written, and its child holds the file.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
                 std::thread::sleep(Duration::from_millis(2));

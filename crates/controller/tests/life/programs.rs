@@ -1,6 +1,6 @@
 //! The owner starts a program, on a real kernel: the agent is a process of this machine, and sees what runs here.
 
-use crate::agent::{install_agent, start, start_agent};
+use crate::agent::{ARGUMENT, install_agent, start, start_agent};
 use crate::harness::{World, is};
 use crate::look::CLUSTER_API;
 use crate::reclaimed::step;
@@ -44,7 +44,7 @@ async fn takes_it_back(detector: &str, program: &str) {
         assert_eq!(world.count_events("desk", reason).await, 1, "{reason}");
     }
     in_order(&world, detector, executed);
-    assert!(!log().contains("600"), "a command line never leaves the host: {}", log());
+    assert!(!log().contains(ARGUMENT), "a command line never leaves the host: {}", log());
 
     // He is not done yet: lent again, it is taken back again. The agent's Pod is another one, with another token.
     resume(&world).await;
