@@ -123,7 +123,7 @@ impl Item for NodeItem {
                 system_uuid: status.node_info.system_uuid,
             },
             claimed_by: None,
-            rival: None,
+            rivals: Vec::new(),
             request: Request::read(request[0].as_deref(), request[1].as_deref(), request[2].as_deref()),
             pods: Pods::NotAsked,
         };

@@ -13,6 +13,7 @@ use crate::kinds::Place;
 use crate::node::NodeItem;
 use crate::parts::{PartItem, ProviderWords, absent};
 use crate::perform::priority;
+use crate::rivals;
 use crate::shell::{Capi, Shell, wanted};
 use crate::watched::Watched;
 use crate::workload::Reached;
@@ -109,6 +110,7 @@ impl Shell {
         let provider_says = if needs.words { self.provider_says(watched).await } else { None };
         Ok(Observed {
             provider_says,
+            claim: rivals::claim(watched),
             rivals: self.rivals(watched),
             cluster_api,
             cluster,
@@ -342,7 +344,7 @@ impl Shell {
         let other = item.machine.as_ref().filter(|machine| **machine != watched.key());
         let control_plane = item.is_control_plane.then(|| "the control plane".to_owned());
         node.claimed_by = other.map(ToString::to_string).or(control_plane);
-        node.rival = self.claimant(watched, &node.uid);
+        node.rivals = self.node_rivals(watched, &node.uid);
         if needs.pods {
             // The kill switch waits for nobody.
             let is_urgent = watched.machine.spec.kill_switch;

@@ -1,15 +1,13 @@
 //! Which ScheduledMachines lend the same host: by the address they give to its provider, or by the Node they ended up on.
 //!
-//! Two of them would reset each other's host, or fight over one Node. Who gives way is decided elsewhere; here it is only
+//! Two of them would reset each other's host, or fight over one Node. Who gives way is decided in `core::claim`; here it is only
 //! kept who shares what, since looking through all machines in every pass would cost more than the pass.
 
 use crate::cache::Key;
 use crate::watched::Watched;
-use fivespot_api::ScheduledMachine;
+use fivespot_core::claim::{Claim, Rival};
 use fivespot_core::intent::Intent;
-use fivespot_core::observed::Rival;
-use fivespot_core::reclaim::Stage;
-use k8s_openapi::jiff::Timestamp;
+use fivespot_core::lifecycle::{Part, Patience};
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 
@@ -42,7 +40,7 @@ struct RawEndpoint {
 /// one that is of another shape nothing is known.
 pub(crate) fn address(watched: &Watched) -> Option<Share> {
     let object = &watched.machine.spec.infrastructure_spec;
-    let spec = watched.embedded(fivespot_core::lifecycle::Part::Infrastructure)?;
+    let spec = watched.embedded(Part::Infrastructure)?;
     let RawEndpoint { address, port } = serde_json::from_str(spec.get()).ok()?;
     let address = address.filter(|address| !address.is_empty())?.to_ascii_lowercase();
     let group = object.api_version.split('/').next().unwrap_or_default();
@@ -88,30 +86,26 @@ impl Shares {
     }
 }
 
-/// What is known of another ScheduledMachine that lends the same host.
-pub(crate) fn rival(mine: &ScheduledMachine, key: &Key, other: &ScheduledMachine) -> Rival {
-    let created = |it: &ScheduledMachine| {
-        let at = it.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
-        (at, it.metadata.namespace.clone(), it.metadata.name.clone())
-    };
-    let status = other.status.as_ref();
-    let holds = status.is_some_and(|it| it.machine_ref.is_some() || it.infrastructure_ref.is_some());
-    let is_held = other.memory().reclaim.is_some_and(|reclaim| reclaim.stage() != Stage::Over);
-    let may_lend = other.metadata.deletion_timestamp.is_none()
-        && other.spec.schedule.enabled
-        && !other.spec.kill_switch
-        && !is_held;
-    let schedule = Intent::try_from(other).ok().filter(|_| may_lend).map(|intent| intent.schedule);
-    Rival { name: key.to_string(), holds, is_older: created(other) < created(mine), schedule }
+/// What a ScheduledMachine shows of itself.
+pub(crate) fn claim(watched: &Watched) -> Claim {
+    let machine = &watched.machine;
+    let status = machine.status.as_ref();
+    Claim {
+        name: watched.key().to_string(),
+        created_at: machine.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        lent_since: status.and_then(|it| it.last_scheduled_time.as_ref()).map(|time| time.0),
+        has_machine: status.is_some_and(|it| it.machine_ref.is_some()),
+        has_infrastructure: status.is_some_and(|it| it.infrastructure_ref.is_some()),
+    }
 }
 
-/// Whether another ScheduledMachine has the better claim to a Node that both ended up on: the one whose Machine was made
-/// first.
-pub(crate) fn has_better_claim(mine: &ScheduledMachine, other: &ScheduledMachine) -> bool {
-    let since = |it: &ScheduledMachine| {
-        let at = it.status.as_ref().and_then(|status| status.last_scheduled_time.as_ref()).map(|time| time.0);
-        (at.unwrap_or(Timestamp::MAX), it.metadata.namespace.clone(), it.metadata.name.clone())
-    };
-    let is_lent = other.status.as_ref().is_some_and(|status| status.machine_ref.is_some());
-    is_lent && since(other) < since(mine)
+/// What is known of another ScheduledMachine that lends the same host.
+pub(crate) fn rival(other: &Watched) -> Rival {
+    let machine = &other.machine;
+    Rival {
+        claim: claim(other),
+        orders: machine.orders(Patience::Endless, false),
+        reclaim: machine.memory().reclaim,
+        schedule: Intent::try_from(machine).ok().map(|intent| intent.schedule),
+    }
 }

@@ -10,9 +10,9 @@ use crate::rivals::{self, Share, Shares};
 use crate::watched::Watched;
 use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
 use fivespot_api::names::{self, CONTROLLER, kubeconfig_secret};
+use fivespot_core::claim::{Claim, Rival};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Patience, Phase};
-use fivespot_core::observed::Rival;
 use kube::Client;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -442,22 +442,18 @@ impl Shell {
     /// The other ScheduledMachines that give this address to their provider.
     pub(crate) fn rivals(&self, watched: &Watched) -> Vec<Rival> {
         let Some(address) = rivals::address(watched) else { return Vec::new() };
-        let key = watched.key();
-        let others = self.shares.lock().unwrap_or_else(PoisonError::into_inner).with(&address, &key);
-        let others = others.iter().filter_map(|other| Some((other, self.objects.get(other)?)));
-        others.map(|(other, it)| rivals::rival(&watched.machine, other, &it.machine)).collect()
+        self.sharers(watched, &address).iter().map(|other| rivals::rival(other)).collect()
     }
 
-    /// The ScheduledMachine that has the better claim to a Node.
-    pub(crate) fn claimant(&self, watched: &Watched, node: &str) -> Option<String> {
-        let key = watched.key();
+    /// The other ScheduledMachines that ended up on this Node.
+    pub(crate) fn node_rivals(&self, watched: &Watched, node: &str) -> Vec<Claim> {
         let share = Share::Node(node.to_owned());
-        let others = self.shares.lock().unwrap_or_else(PoisonError::into_inner).with(&share, &key);
-        let is_better = |other: &&Key| {
-            let other = self.objects.get(other);
-            other.is_some_and(|other| rivals::has_better_claim(&watched.machine, &other.machine))
-        };
-        others.iter().find(is_better).map(ToString::to_string)
+        self.sharers(watched, &share).iter().map(|other| rivals::claim(other)).collect()
+    }
+
+    fn sharers(&self, watched: &Watched, share: &Share) -> Vec<Arc<Watched>> {
+        let others = self.shares.lock().unwrap_or_else(PoisonError::into_inner).with(share, &watched.key());
+        others.iter().filter_map(|other| self.objects.get(other)).collect()
     }
 
     /// A change of this Node is a change for this ScheduledMachine.

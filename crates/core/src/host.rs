@@ -8,7 +8,8 @@
 //! Such a Node has neither the providerID nor the labels of before. It is the host's if both its name and its machine
 //! id are those of the Node that was lent; a name alone is shown, and nothing is done about it.
 
-use crate::observed::{Cluster, Node, Observed, Presence};
+use crate::claim;
+use crate::observed::{Cluster, Machine, Node, Observed, Presence};
 
 /// What a kubelet reports about the host it runs on (`status.nodeInfo`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -53,8 +54,13 @@ pub enum Returned {
 pub fn lent_node(observed: &Observed) -> Option<&Node> {
     let machine = observed.machine.ours()?;
     let is_named = |node: &&Node| machine.node_name.as_ref() == Some(&node.name);
-    let is_same = |node: &&Node| machine.provider_id.is_some() && machine.provider_id == node.provider_id;
-    observed.workload.node().filter(is_named).filter(is_same).filter(|node| node.rival.is_none())
+    observed.workload.node().filter(is_named).filter(|node| is_machines(observed, machine, node))
+}
+
+/// Whether a Node is the host of this Machine, and of no other that has a better right to it.
+pub fn is_machines(observed: &Observed, machine: &Machine, node: &Node) -> bool {
+    let is_same = machine.provider_id.is_some() && machine.provider_id == node.provider_id;
+    is_same && claim::node_rival(observed, node).is_none()
 }
 
 /// The host that is lent now, or was lent last.
@@ -72,7 +78,7 @@ pub fn returned(observed: &Observed) -> Option<(&Node, Returned)> {
     if !matches!(observed.cluster, Cluster::Present { deleting: false, .. }) {
         return None;
     }
-    let is_free = |node: &&Node| node.claimed_by.is_none() && node.rival.is_none();
+    let is_free = |node: &&Node| node.claimed_by.is_none() && claim::node_rival(observed, node).is_none();
     let node = observed.workload.node().filter(|node| node.name == lent.node).filter(is_free)?;
     let machine = match &observed.machine {
         Presence::Absent(_) => None,

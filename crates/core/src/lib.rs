@@ -15,13 +15,14 @@
 //!
 //! - [`observed`] is the world as far as a decision looks at it,
 //! - [`lifecycle`] decides what to do now, with [`drain`] for pods, [`taint`] for taints, [`host`] for hosts that come
-//!   back uncalled and [`reclaim`] for owners in a hurry,
+//!   back uncalled, [`claim`] for hosts that several machines name and [`reclaim`] for owners in a hurry,
 //! - [`status`] is what people are shown of it.
 //!
 //! When several instances of the controller share the work, [`slots`] says which of them has which machine.
 //!
 //! On a machine that is lent, [`process`] says whether a process is one that its owner wants it back for.
 
+pub mod claim;
 pub mod drain;
 pub mod duration;
 pub mod field;

@@ -4,12 +4,12 @@
 //! behind), so an absence is a [`Certainty::Rumour`] until the server itself answered 404. Nothing is deleted or
 //! declared finished on a rumour: [`crate::lifecycle::decide`] asks for a closer look instead ([`Needs`]).
 
+use crate::claim::{Claim, Rival};
 use crate::drain::Pod;
 use crate::host::{HostId, LentHost};
 use crate::intent::{Effect, Taint};
 use crate::lifecycle::Checked;
 use crate::reclaim::{Reclaim, Request};
-use crate::schedule::Schedule;
 use jiff::Timestamp;
 
 /// Everything that is known about the world around one ScheduledMachine.
@@ -33,6 +33,8 @@ pub struct Observed {
     pub agent: AgentSight,
     /// Whether our finalizer stands on the ScheduledMachine.
     pub finalizer: bool,
+    /// What this ScheduledMachine shows of itself to others that lend the same host.
+    pub claim: Claim,
     /// Other ScheduledMachines that give the same address to the same kind of provider.
     pub rivals: Vec<Rival>,
     /// What the provider says is wrong, in its own words, if somebody asked.
@@ -41,19 +43,6 @@ pub struct Observed {
     pub spec_id: String,
     /// What the last pass left in status.
     pub memory: Memory,
-}
-
-/// Another ScheduledMachine that lends the same host.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Rival {
-    /// Namespace and name.
-    pub name: String,
-    /// Whether it has a Machine, or objects of one.
-    pub holds: bool,
-    /// Whether it was made before.
-    pub is_older: bool,
-    /// When it is to be lent, if anything allows that.
-    pub schedule: Option<Schedule>,
 }
 
 /// Whether the server has a kind.
@@ -257,8 +246,8 @@ pub struct Node {
     /// Whose it is, if it is not this ScheduledMachine's: the Machine that Cluster API says it belongs to, or the control
     /// plane that runs on it.
     pub claimed_by: Option<String>,
-    /// Another ScheduledMachine whose Machine has the same Node and was made first.
-    pub rival: Option<String>,
+    /// Other ScheduledMachines that ended up on the same Node.
+    pub rivals: Vec<Claim>,
     /// A request to give the machine back.
     pub request: Option<Request>,
     /// Its pods, if somebody looked.

@@ -3,6 +3,7 @@
 //! The world knows the truth; [`World::observe`] shows as much of it as a controller gets to see. A write is refused
 //! if what it names is not so any more.
 
+use fivespot_core::claim::Claim;
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
 use fivespot_core::field::Invalid;
 use fivespot_core::host::HostId;
@@ -344,6 +345,7 @@ impl World {
             agent_configs: if self.reachable { self.agent_configs.clone() } else { Vec::new() },
             finalizer: self.finalizer,
             provider_says: None,
+            claim: Claim::default(),
             rivals: Vec::new(),
             spec_id: "spec".to_owned(),
             memory: self.memory.clone(),
@@ -629,7 +631,7 @@ impl World {
             labelled: false,
             host: HostId { machine_id: "m1".into(), system_uuid: "s1".into() },
             claimed_by: None,
-            rival: None,
+            rivals: Vec::new(),
             request: None,
             pods: Pods::NotAsked,
         };

@@ -10,6 +10,7 @@
 //! Step 5 comes before step 6, always: whoever dies between the two finds the request and the record, and goes on.
 
 use super::{Action, Decision, Deletion, Given, News, NodeId, Note, Part, Phase, Waiting, leave};
+use crate::host;
 use crate::observed::{Cause, Machine, Node, Observed, Presence};
 use crate::reclaim::{self, Reclaim, Stage, Worth};
 use jiff::Timestamp;
@@ -94,7 +95,7 @@ fn id(node: &Node) -> NodeId {
 /// The Machine and its own Node, if both are seen and are the same host.
 fn own_node(observed: &Observed) -> Option<(&Machine, &Node)> {
     let machine = observed.machine.ours()?;
-    let node = observed.workload.node().filter(|node| leave::is_same_host(machine, node))?;
+    let node = observed.workload.node().filter(|node| host::is_machines(observed, machine, node))?;
     Some((machine, node))
 }
 

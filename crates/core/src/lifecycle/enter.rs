@@ -1,10 +1,11 @@
 //! The window is open: what is missing is made, and a Node that is Ready is made fit for use.
 
 use super::{Action, Decision, Given, News, NodeId, Note, Part, Phase, Taints, Waiting, leave};
+use crate::claim;
 use crate::host;
 use crate::intent::Intent;
 use crate::observed::{
-    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, Object, Presence, Rival, Served, Workload,
+    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, Object, Presence, Served, Workload,
 };
 use crate::taint;
 use std::time::Duration;
@@ -137,7 +138,7 @@ fn create(given: Given<'_>) -> Decision {
         return wait_for(given, "the old bootstrap object");
     }
     if observed.infrastructure.ours().is_none()
-        && let Some(rival) = given.rival()
+        && let Some(rival) = claim::host_rival(observed, given.now)
     {
         let waiting = Some(Waiting::AddressInUse { other: rival.name.clone() });
         let mut decision = keep_exit(given, Decision { waiting, ..given.rest(Phase::Error) });
@@ -165,14 +166,6 @@ fn create(given: Given<'_>) -> Decision {
     let text = "Created the Machine with its bootstrap and infrastructure objects".to_owned();
     decision.notes.push(Note { news: News::MachineCreated, text });
     decision
-}
-
-impl Given<'_> {
-    /// Another ScheduledMachine that has the host, or gets it first: two would reset it under each other.
-    fn rival(&self) -> Option<&Rival> {
-        let wants = |rival: &Rival| rival.schedule.as_ref().is_some_and(|it| it.is_active(self.now));
-        self.observed.rivals.iter().find(|rival| rival.holds || (rival.is_older && wants(rival)))
-    }
 }
 
 /// The Machine lives: its Node is awaited, cleaned and tainted.
@@ -255,8 +248,8 @@ fn seen_node<'a>(given: Given<'a>, machine: &Machine) -> Result<&'a Node, Waitin
         }
         Workload::Reachable(_, Some(node)) => node,
     };
-    if let Some(other) = &node.rival {
-        return Err(Waiting::NodeClaimed { node: name.clone(), other: other.clone() });
+    if let Some(other) = claim::node_rival(given.observed, node) {
+        return Err(Waiting::NodeClaimed { node: name.clone(), other: other.name.clone() });
     }
     match (&node.provider_id, &machine.provider_id) {
         (Some(on_node), Some(on_machine)) if on_node == on_machine => Ok(node),

@@ -189,7 +189,7 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
         return Step::Nothing;
     }
     let node = match &observed.workload {
-        Workload::Reachable(_, Some(node)) if is_same_host(machine, node) => node,
+        Workload::Reachable(_, Some(node)) if host::is_machines(observed, machine, node) => node,
         Workload::NotAsked | Workload::Reachable(..) => return Step::Nothing,
         Workload::Unreachable(why) if is_late || given.is_emergency() => {
             return Step::Abandoned(format!("Node {name} was not drained: {}", why.message));
@@ -243,11 +243,6 @@ fn held_by(given: Given<'_>, node: &str, deadline: Timestamp, left: &str) -> Str
     let before = Waiting::Draining { node, left, blocked, deadline }.to_string();
     let said = given.observed.memory.ready.as_ref().and_then(|(_, message)| message.strip_prefix(&before));
     said.unwrap_or_default().to_owned()
-}
-
-/// No Node or Pod is written unless Node and Machine are the same host.
-pub(super) fn is_same_host(machine: &Machine, node: &Node) -> bool {
-    machine.provider_id.is_some() && machine.provider_id == node.provider_id && node.rival.is_none()
 }
 
 /// Our drain was the drain: Cluster API must not begin another.
