@@ -1,13 +1,12 @@
 //! One function for each action. Each names, in the request itself, what must still be true.
 
 use crate::cache::Key;
-use crate::capi::{self, CapiVersion};
+use crate::capi::CapiVersion;
 use crate::drain::{self, Way};
 use crate::error::{Error, Retry, call};
 use crate::event::Event;
 use crate::gate::Rank;
 use crate::kinds::Place;
-use crate::node::{NodeItem, RawTaint, write_record};
 use crate::observe::provider_type;
 use crate::shell::{Capi, CapiPlaces, Permission, Shell, wanted};
 use crate::watched::Watched;
@@ -15,16 +14,14 @@ use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
 use fivespot_api::{ScheduledMachineStatus, Writing};
 use fivespot_core::drain::{Attempts, PodId};
-use fivespot_core::intent::{Effect, Intent, Taint};
-use fivespot_core::lifecycle::{Action, Decision, Failure, NodeId, Note, Part, Phase};
+use fivespot_core::intent::Intent;
+use fivespot_core::lifecycle::{Action, Decision, Failure, Note, Part, Phase};
 use fivespot_core::observed::{Observed, Version};
 use fivespot_core::status;
-use fivespot_core::taint::TaintChange;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::Request;
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -41,7 +38,7 @@ pub struct Performed {
 /// One pass that is being carried out.
 pub(crate) struct Pass<'a> {
     pub(crate) watched: &'a Watched,
-    wish: Option<&'a Intent>,
+    pub(crate) wish: Option<&'a Intent>,
     /// The version of the ScheduledMachine as we know it: each of our writes makes a new one.
     pub(crate) version: String,
     /// The version of the Machine after a write of ours.
@@ -50,7 +47,7 @@ pub(crate) struct Pass<'a> {
     /// Why the server would not disable the schedule.
     pub(crate) refused: Option<String>,
     /// What the server said of provider objects that it was asked to try.
-    tried: Option<Result<(), String>>,
+    pub(crate) tried: Option<Result<(), String>>,
     /// Writes since the machine last came to rest, in this pass and in those before it: at a boundary the first steps of
     /// all machines go before the second of any, however important.
     step: u16,
@@ -286,67 +283,6 @@ impl Shell {
         }
     }
 
-    /// Asks the server whether it would create a part. What it would not is remembered, and stops what would follow.
-    async fn try_create(&self, pass: &mut Pass<'_>, part: Part) -> Result<(), Error> {
-        let (place, body) = self.new_part(pass, part).await?;
-        let what = format!("create the {part}, which was tried");
-        match self.send(pass, &what, post(pass, &place, body, Earnest::DryRun)).await {
-            // One of that name is there already: the server looked at everything else before. A webhook that takes no
-            // part in dry runs has said nothing.
-            Err(error) if error.code() != Some(409) && !error.refuses_dry_runs() => {
-                if error.retry() == Retry::Refused {
-                    pass.tried = Some(Err(error.to_string()));
-                }
-                Err(error)
-            }
-            Ok(_) | Err(_) => {
-                pass.tried.get_or_insert(Ok(()));
-                Ok(())
-            }
-        }
-    }
-
-    async fn create(&self, pass: &mut Pass<'_>, part: Part) -> Result<(), Error> {
-        let (place, body) = self.new_part(pass, part).await?;
-        let what = format!("create the {part}");
-        match self.send(pass, &what, post(pass, &place, body, Earnest::Real)).await {
-            // Neither a failure nor a success: the next look tells whether it is ours.
-            Err(error) if error.code() == Some(409) => Err(Error::Changed { what }),
-            answer => answer.map(|_| ()),
-        }
-    }
-
-    async fn new_part(&self, pass: &Pass<'_>, part: Part) -> Result<(Place, String), Error> {
-        let what = || format!("create the {part}");
-        let changed = || Error::Changed { what: what() };
-        let unwritable =
-            |error: serde_json::Error| Error::Unreadable { what: what(), why: error.to_string() };
-        let watched = pass.watched;
-        let Some(embedded) = watched.embedded(part) else {
-            let (version, places) = self.served().ok_or_else(changed)?;
-            let place = places.machines.into_iter().next().ok_or_else(changed)?;
-            let intent = pass.wish.ok_or_else(changed)?;
-            return Ok((place, capi::machine(version, watched, intent).to_string()));
-        };
-        // Of the kind that the Machine refers to, and that the spec was written for.
-        let intent = pass.wish.ok_or_else(changed)?;
-        let kind = if part == Part::Bootstrap { &intent.bootstrap } else { &intent.infrastructure };
-        let place = self.kinds.find(&self.client, kind).await?.ok_or_else(changed)?;
-        let body = NewObject {
-            api_version: format!("{}/{}", kind.group, kind.version),
-            kind: &kind.kind,
-            metadata: json!({
-                "name": names::part_name(&watched.machine),
-                "namespace": watched.machine.metadata.namespace,
-                "labels": capi::labels(watched),
-                "annotations": {names::CREATED_BY: CONTROLLER},
-                "ownerReferences": [capi::owner(watched, false)],
-            }),
-            spec: embedded,
-        };
-        Ok((place, serde_json::to_string(&body).map_err(unwritable)?))
-    }
-
     async fn delete(
         &self,
         pass: &mut Pass<'_>,
@@ -429,7 +365,7 @@ impl Shell {
         Err(broken)
     }
 
-    fn served(&self) -> Option<(CapiVersion, CapiPlaces)> {
+    pub(crate) fn served(&self) -> Option<(CapiVersion, CapiPlaces)> {
         match self.capi() {
             Capi::Served(version, places) => Some((version, places)),
             Capi::Unknown | Capi::Missing | Capi::OtherVersion => None,
@@ -440,80 +376,6 @@ impl Shell {
         let what = "reach the workload cluster".to_owned();
         let reached = self.workloads.reach(&wanted(watched)).await;
         reached.map_err(|why| Error::Unreadable { what, why: why.message })
-    }
-
-    async fn cordon(&self, pass: &mut Pass<'_>, node: &NodeId) -> Result<(), Error> {
-        let mut patch = NodePatch::of(node);
-        // Only a Node that nobody has cordoned meanwhile: what another cordoned is not ours to take back.
-        patch.test("/spec/unschedulable", &Value::Null);
-        patch.add("/spec/unschedulable", &json!(true));
-        self.patch_node(pass, "cordon the Node", patch, |node, patch| {
-            patch.annotate(node, names::CORDONED_BY, node.cordoned_by.as_deref(), Some(CONTROLLER));
-        })
-        .await
-    }
-
-    async fn uncordon(&self, pass: &mut Pass<'_>, node: &NodeId) -> Result<(), Error> {
-        self.patch_node(pass, "uncordon the Node", NodePatch::of(node), |node, patch| {
-            patch.annotate(node, names::CORDONED_BY, Some(CONTROLLER), None);
-            if node.view.unschedulable {
-                patch.0.push(json!({"op": "remove", "path": "/spec/unschedulable"}));
-            }
-        })
-        .await
-    }
-
-    async fn set_taints(
-        &self,
-        pass: &mut Pass<'_>,
-        node: &NodeId,
-        change: &TaintChange,
-        record: &[Taint<Effect>],
-    ) -> Result<(), Error> {
-        let taints = |taints: &[fivespot_core::observed::NodeTaint]| {
-            let taints: Vec<RawTaint> = taints.iter().map(RawTaint::from).collect();
-            if taints.is_empty() { Value::Null } else { json!(taints) }
-        };
-        let mut patch = NodePatch::of(node);
-        let (before, after) = (taints(&change.before), taints(&change.after));
-        patch.test("/spec/taints", &before);
-        if after != before {
-            if after.is_null() {
-                patch.0.push(json!({"op": "remove", "path": "/spec/taints"}));
-            } else {
-                patch.add("/spec/taints", &after);
-            }
-        }
-        let record = (!record.is_empty()).then(|| write_record(record));
-        self.patch_node(pass, "taint the Node", patch, |node, patch| {
-            let before = change.record_before.as_deref();
-            patch.annotate(node, names::APPLIED_TAINTS, before, record.as_deref());
-        })
-        .await
-    }
-
-    pub(crate) async fn patch_node(
-        &self,
-        pass: &mut Pass<'_>,
-        what: &str,
-        mut patch: NodePatch,
-        complete: impl FnOnce(&NodeItem, &mut NodePatch),
-    ) -> Result<(), Error> {
-        let changed = || Error::Changed { what: what.to_owned() };
-        let reached = self.reach(pass.watched).await?;
-        let _permit = reached.gate.enter(pass.rank()).await;
-        let node: Arc<NodeItem> = reached.nodes.get(&Key::new("", &patch.1)).ok_or_else(changed)?;
-        complete(&node, &mut patch);
-        let NodePatch(operations, name) = patch;
-        let request = http::Request::patch(format!("/api/v1/nodes/{name}?fieldManager={CONTROLLER}"))
-            .header(http::header::CONTENT_TYPE, "application/json-patch+json")
-            .body(Value::Array(operations).to_string().into_bytes())
-            .map_err(|error| Error::api(what, kube::Error::HttpError(error)))?;
-        match self.write(pass, what, reached.client.request::<Answer>(request)).await {
-            // A test in the patch failed: somebody wrote meanwhile.
-            Err(error) if error.is_race() => Err(changed()),
-            answer => answer.map(|_| ()),
-        }
     }
 
     /// Writes status if it differs; whether it did.
@@ -607,98 +469,6 @@ pub(crate) struct Answer {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct AnswerMeta {
     resource_version: Option<String>,
-}
-
-/// A provider object, with its spec as the user sent it.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct NewObject<'a> {
-    api_version: String,
-    kind: &'a str,
-    metadata: Value,
-    spec: &'a RawValue,
-}
-
-/// A JSON patch of the Node of this name.
-pub(crate) struct NodePatch(Vec<Value>, String);
-
-impl NodePatch {
-    /// Of this very Node, not of one that has its name now.
-    pub(crate) fn of(node: &NodeId) -> Self {
-        let mut patch = Self(Vec::new(), node.name.clone());
-        patch.test("/metadata/uid", &json!(node.uid));
-        patch
-    }
-
-    fn test(&mut self, path: &str, value: &Value) {
-        self.0.push(json!({"op": "test", "path": path, "value": value}));
-    }
-
-    fn add(&mut self, path: &str, value: &Value) {
-        self.0.push(json!({"op": "add", "path": path, "value": value}));
-    }
-
-    /// Sets or removes an annotation that must still be what it was.
-    pub(crate) fn annotate(
-        &mut self,
-        node: &NodeItem,
-        name: &str,
-        before: Option<&str>,
-        after: Option<&str>,
-    ) {
-        self.set("/metadata/annotations", node.annotated, name, (before, after));
-    }
-
-    /// Sets or removes the label by which the reclaim agent finds its Nodes.
-    pub(crate) fn label(&mut self, node: &NodeItem, after: Option<&str>) {
-        let before = node.agent_label.as_deref();
-        self.set("/metadata/labels", node.labelled, names::AGENT_LABEL, (before, after));
-    }
-
-    /// Sets or removes one entry of a map, which may not be there at all.
-    fn set(&mut self, map: &str, exists: bool, name: &str, (before, after): (Option<&str>, Option<&str>)) {
-        let path = format!("{map}/{}", name.replace('~', "~0").replace('/', "~1"));
-        match (exists, after) {
-            (false, None) => {}
-            (false, Some(after)) => {
-                self.test(map, &Value::Null);
-                self.add(map, &json!({name: after}));
-            }
-            (true, after) => {
-                self.test(&path, &before.map_or(Value::Null, |before| json!(before)));
-                match after {
-                    Some(after) => self.add(&path, &json!(after)),
-                    None if before.is_some() => self.0.push(json!({"op": "remove", "path": path})),
-                    None => {}
-                }
-            }
-        }
-    }
-}
-
-/// Whether a create is only tried.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Earnest {
-    DryRun,
-    Real,
-}
-
-/// A request to create an object. A field that the server does not know is an error: it would drop the field.
-fn post(
-    pass: &Pass<'_>,
-    place: &Place,
-    body: String,
-    earnest: Earnest,
-) -> Result<http::Request<Vec<u8>>, kube::core::request::Error> {
-    let path = place.path(pass.watched.machine.metadata.namespace.as_deref());
-    let dry_run = match earnest {
-        Earnest::DryRun => "&dryRun=All",
-        Earnest::Real => "",
-    };
-    http::Request::post(format!("{path}?fieldManager={CONTROLLER}&fieldValidation=Strict{dry_run}"))
-        .header(http::header::CONTENT_TYPE, "application/json")
-        .body(body.into_bytes())
-        .map_err(kube::core::request::Error::BuildRequest)
 }
 
 pub(crate) fn own_path(key: &Key) -> String {

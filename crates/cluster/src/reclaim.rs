@@ -3,8 +3,9 @@
 use crate::cache::{Item, Key};
 use crate::error::{Error, Retry};
 use crate::node::REQUEST;
+use crate::node_patch::NodePatch;
 use crate::parts::{MetaOnly, key_of};
-use crate::perform::{Answer, NodePatch, Pass, own_path, patch_params};
+use crate::perform::{Answer, Pass, own_path, patch_params};
 use crate::shell::Shell;
 use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
