@@ -2,10 +2,10 @@
 
 use crate::cache::{Cache, Item, Key, Source};
 use crate::parts::{MetaOnly, key_of};
+use crate::supervisor::Supervisor;
 use fivespot_api::names;
 use fivespot_core::observed::{AgentPod, AgentPodState, AgentSight};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
-use kube::Client;
 use serde_json::value::RawValue;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -36,6 +36,14 @@ impl Item for AgentPodItem {
         let node = pod.spec.and_then(|spec| spec.node_name).unwrap_or_default();
         Ok((key_of(&metadata), Self { node, state }))
     }
+
+    fn weight(&self) -> usize {
+        let state = match &self.state {
+            Some(AgentPodState::Waiting(why)) => why.len(),
+            Some(AgentPodState::Running | AgentPodState::Ready) | None => 0,
+        };
+        size_of::<Self>() + self.node.len() + state
+    }
 }
 
 fn state(pod: &Pod) -> AgentPodState {
@@ -58,47 +66,61 @@ fn state(pod: &Pod) -> AgentPodState {
     AgentPodState::Waiting(why.unwrap_or_else(phase))
 }
 
+/// Path of the pods in our namespace.
+pub(crate) fn agent_pods_path() -> String {
+    format!("/api/v1/namespaces/{}/pods", names::SYSTEM_NAMESPACE)
+}
+
 /// The watch.
 pub(crate) struct AgentPods {
     source: Source,
     cache: Cache<AgentPodItem>,
     changed: Arc<dyn Fn(&str) + Send + Sync>,
+    supervisor: Arc<Supervisor>,
     task: OnceLock<JoinHandle<()>>,
+}
+
+async fn follow_pods(source: Source, cache: Cache<AgentPodItem>, changed: Arc<dyn Fn(&str) + Send + Sync>) {
+    // A pod that is gone does not say where it was.
+    let places: Mutex<HashMap<Key, String>> = Mutex::default();
+    let hear = |key: &Key| {
+        let now = cache.get(key).map(|pod| pod.node.clone());
+        let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = match &now {
+            Some(node) => places.insert(key.clone(), node.clone()),
+            None => places.remove(key),
+        };
+        drop(places);
+        if let Some(node) = now.or(before) {
+            changed(&node);
+        }
+    };
+    loop {
+        cache.follow(source.clone(), hear).await;
+        tokio::time::sleep(FIRST_LIST).await;
+    }
 }
 
 impl AgentPods {
     /// A watch that has not begun. `changed` hears the name of each Node on which something has changed.
-    pub(crate) fn new(client: Client, what: &str, changed: Arc<dyn Fn(&str) + Send + Sync>) -> Self {
-        let path = format!("/api/v1/namespaces/{}/pods", names::SYSTEM_NAMESPACE);
+    pub(crate) fn new(
+        pods: Source,
+        what: &str,
+        changed: Arc<dyn Fn(&str) + Send + Sync>,
+        supervisor: Arc<Supervisor>,
+    ) -> Self {
         let labels = Some(format!("{}={}", names::APP_NAME_LABEL, names::AGENT));
-        let source = Source { labels, ..Source::of(client, path) };
+        let source = Source { labels, ..pods };
         let cache = Cache::new(format!("pods of reclaim agents on {what}"));
-        Self { source, cache, changed, task: OnceLock::new() }
+        Self { source, cache, changed, supervisor, task: OnceLock::new() }
     }
 
     fn start(&self) {
         self.task.get_or_init(|| {
             let (source, cache, changed) =
                 (self.source.clone(), self.cache.clone(), Arc::clone(&self.changed));
-            tokio::spawn(async move {
-                // A pod that is gone does not say where it was.
-                let places: Mutex<HashMap<Key, String>> = Mutex::default();
-                let hear = |key: &Key| {
-                    let now = cache.get(key).map(|pod| pod.node.clone());
-                    let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-                    let before = match &now {
-                        Some(node) => places.insert(key.clone(), node.clone()),
-                        None => places.remove(key),
-                    };
-                    drop(places);
-                    if let Some(node) = now.or(before) {
-                        changed(&node);
-                    }
-                };
-                loop {
-                    cache.follow(source.clone(), hear).await;
-                    tokio::time::sleep(FIRST_LIST).await;
-                }
+            self.supervisor.keep("agent_pods", cache.what().to_owned(), move || {
+                follow_pods(source.clone(), cache.clone(), Arc::clone(&changed))
             })
         });
     }

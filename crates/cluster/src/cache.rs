@@ -3,7 +3,8 @@
 //! Lists and events are read object by object. One object that cannot be read costs that object and nothing else;
 //! read as a whole, it would blind the watch for all others (ADR 2).
 
-use crate::error::{CALL, Error, call, code, describe, is_server_error};
+use crate::bounds::{self, LimitExceeded};
+use crate::error::{CALL, Error, call, code, describe, describe_json, is_server_error};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
@@ -21,6 +22,12 @@ use tokio::time::Instant;
 /// Objects in one answer of a list: a Node can have 30 KB, and an answer must come in time over a slow link.
 const PAGE: u32 = 200;
 
+/// Objects in one answer after larger ones were too large.
+const SMALLEST_PAGE: u32 = 5;
+
+/// Objects that a page counts as, if it has fewer: pages without objects may not go on for ever either.
+const SMALLEST_COUNT: usize = 20;
+
 /// How long a watch may be silent. The server sends a bookmark every minute when nothing happens.
 const SILENCE: Duration = Duration::from_secs(90);
 
@@ -32,6 +39,9 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 
 /// A watch that ends sooner is broken, whatever its end looks like.
 const SHORTEST: Duration = Duration::from_secs(1);
+
+/// Objects that cannot be read and are reported, of one kind: somebody may send them without end.
+const REPORTED: usize = 1000;
 
 /// How long one page of a list may take.
 const LIST: Duration = Duration::from_secs(20);
@@ -65,6 +75,11 @@ impl fmt::Display for Key {
 pub trait Item: PartialEq + Sized + Send + Sync + 'static {
     /// Reads an object; equal items mean that nothing of interest has changed.
     fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error>;
+
+    /// Bytes that it holds, for what comes from a server that is not trusted ([`Source::bounded`]).
+    fn weight(&self) -> usize {
+        0
+    }
 }
 
 /// Which objects.
@@ -81,12 +96,27 @@ pub struct Source {
     pub labels: Option<String>,
     /// Whether metadata is enough.
     pub metadata_only: bool,
+    /// Whether the server may not have more objects than [`bounds`] allow.
+    pub is_bounded: bool,
 }
 
 impl Source {
     /// All objects of a collection, whole.
     pub fn of(client: Client, path: impl Into<String>) -> Self {
-        Self { client, paths: vec![path.into()], fields: None, labels: None, metadata_only: false }
+        Self {
+            client,
+            paths: vec![path.into()],
+            fields: None,
+            labels: None,
+            metadata_only: false,
+            is_bounded: false,
+        }
+    }
+
+    /// The same, of a server that is not trusted.
+    #[must_use]
+    pub(crate) fn bounded(self) -> Self {
+        Self { is_bounded: true, ..self }
     }
 
     fn path(&self) -> &str {
@@ -114,6 +144,8 @@ pub struct Failure {
     pub code: Option<u16>,
     /// In words.
     pub message: String,
+    /// Whether the server does not keep to a bound.
+    pub is_limit: bool,
     /// Since when.
     pub since: Instant,
 }
@@ -125,10 +157,64 @@ pub struct Cache<T> {
 
 struct Shared<T> {
     what: String,
-    items: RwLock<HashMap<Key, Arc<T>>>,
+    items: RwLock<Items<T>>,
     health: watch::Sender<Health>,
     unreadable: Mutex<HashMap<Key, String>>,
     doubt: Notify,
+}
+
+/// The objects, and what they weigh together.
+struct Items<T> {
+    by_key: HashMap<Key, Arc<T>>,
+    weight: usize,
+}
+
+impl<T: Item> Items<T> {
+    fn of(items: HashMap<Key, T>) -> Self {
+        let weight = items.values().map(Item::weight).sum();
+        Self { by_key: items.into_iter().map(|(key, item)| (key, Arc::new(item))).collect(), weight }
+    }
+
+    /// Puts an object in the place of the one before.
+    fn insert(&mut self, key: Key, item: T) {
+        self.weight += item.weight();
+        self.weight -= self.by_key.insert(key, Arc::new(item)).map_or(0, |old| old.weight());
+    }
+
+    fn remove(&mut self, key: &Key) {
+        self.weight -= self.by_key.remove(key).map_or(0, |old| old.weight());
+    }
+}
+
+/// How far a list has come, of a server that may not go on for ever.
+struct Extent {
+    is_bounded: bool,
+    began: Instant,
+    objects: usize,
+    weight: usize,
+}
+
+impl Extent {
+    fn new(source: &Source) -> Self {
+        Self { is_bounded: source.is_bounded, began: Instant::now(), objects: 0, weight: 0 }
+    }
+
+    /// One more page.
+    fn add(&mut self, objects: usize) -> Result<(), LimitExceeded> {
+        self.objects += objects.max(SMALLEST_COUNT);
+        match self {
+            Self { is_bounded: false, .. } => Ok(()),
+            Self { objects, .. } if *objects > bounds::OBJECTS => Err(LimitExceeded::Objects),
+            Self { began, .. } if began.elapsed() > bounds::LIST_TIME => Err(LimitExceeded::Time),
+            Self { .. } => Ok(()),
+        }
+    }
+
+    /// One more object that is kept.
+    fn keep(&mut self, weight: usize) -> Result<(), LimitExceeded> {
+        self.weight += weight;
+        if self.is_bounded && self.weight > bounds::KEPT { Err(LimitExceeded::Kept) } else { Ok(()) }
+    }
 }
 
 impl<T> Clone for Cache<T> {
@@ -143,7 +229,7 @@ impl<T: Item> Cache<T> {
         let health = Health { synced: false, heard: Instant::now(), failure: None, doubted: false };
         let shared = Shared {
             what: what.into(),
-            items: RwLock::default(),
+            items: RwLock::new(Items { by_key: HashMap::new(), weight: 0 }),
             health: watch::Sender::new(health),
             unreadable: Mutex::default(),
             doubt: Notify::new(),
@@ -180,7 +266,7 @@ impl<T: Item> Cache<T> {
     }
 
     fn items<R>(&self, look: impl FnOnce(&HashMap<Key, Arc<T>>) -> R) -> R {
-        look(&self.shared.items.read().unwrap_or_else(PoisonError::into_inner))
+        look(&self.shared.items.read().unwrap_or_else(PoisonError::into_inner).by_key)
     }
 
     /// How the watch is doing.
@@ -216,9 +302,10 @@ impl<T: Item> Cache<T> {
     pub async fn follow(&self, mut source: Source, changed: impl Fn(&Key) + Send + Sync) {
         let mut backoff = BACKOFF.0;
         let mut version = None;
+        let mut page = PAGE;
         loop {
             let began = Instant::now();
-            let outcome = self.follow_once(&source, &mut version, &changed).await;
+            let outcome = self.follow_once(&source, page, &mut version, &changed).await;
             let lived = began.elapsed();
             if lived > BACKOFF.1 {
                 backoff = BACKOFF.0;
@@ -231,6 +318,13 @@ impl<T: Item> Cache<T> {
                     // Too old a version, or one the server does not accept: begin with a list.
                     if matches!(code(&error), Some(400 | 404 | 410)) {
                         version = None;
+                    }
+                    if let Some(limit) = LimitExceeded::of(&error) {
+                        version = None;
+                        // Objects that are large make a page that is too large.
+                        if matches!(limit, LimitExceeded::Answer | LimitExceeded::Together) {
+                            page = (page / 4).max(SMALLEST_PAGE);
+                        }
                     }
                     if code(&error) == Some(404) {
                         return;
@@ -248,6 +342,7 @@ impl<T: Item> Cache<T> {
 
     fn failed(&self, error: &kube::Error) {
         let (code, message) = (code(error), describe(error));
+        let is_limit = LimitExceeded::of(error).is_some();
         tracing::warn!(watch = self.what(), error = message, "the watch broke off");
         self.shared.health.send_modify(|health| {
             let now = Instant::now();
@@ -256,7 +351,7 @@ impl<T: Item> Cache<T> {
             if code.is_some() {
                 health.heard = now;
             }
-            health.failure = Some(Failure { code, message, since });
+            health.failure = Some(Failure { code, message, is_limit, since });
         });
     }
 
@@ -264,12 +359,13 @@ impl<T: Item> Cache<T> {
     async fn follow_once(
         &self,
         source: &Source,
+        page: u32,
         version: &mut Option<String>,
         changed: &(impl Fn(&Key) + Send + Sync),
     ) -> Result<(), kube::Error> {
         let mut from = match version.take() {
             Some(version) => version,
-            None => self.list(source, changed).await?,
+            None => self.list(source, page, changed).await?,
         };
         // Wherever this ends, the next goes on from here.
         *version = Some(from.clone());
@@ -308,6 +404,9 @@ impl<T: Item> Cache<T> {
                     from = read_version(&raw).unwrap_or(from);
                     match self.read(&raw) {
                         Ok((key, item)) => {
+                            if source.is_bounded {
+                                self.weigh(&key, &item)?;
+                            }
                             if self.put(key.clone(), item) {
                                 changed(&key);
                             }
@@ -339,17 +438,24 @@ impl<T: Item> Cache<T> {
     async fn list(
         &self,
         source: &Source,
+        page: u32,
         changed: &(impl Fn(&Key) + Send + Sync),
     ) -> Result<String, kube::Error> {
         let (mut items, mut unread) = (HashMap::new(), HashSet::new());
-        let mut params = ListParams::default().limit(PAGE);
+        let mut extent = Extent::new(source);
+        let mut params = ListParams::default().limit(page);
         params.field_selector.clone_from(&source.fields);
         params.label_selector.clone_from(&source.labels);
         let version = loop {
             let page = list_page(source, &params).await?;
-            for raw in page.items.unwrap_or_default() {
+            let objects = page.items.unwrap_or_default();
+            extent.add(objects.len())?;
+            for raw in objects {
                 match self.read(&raw) {
-                    Ok((key, item)) => drop(items.insert(key, item)),
+                    Ok((key, item)) => {
+                        extent.keep(item.weight())?;
+                        items.insert(key, item);
+                    }
                     Err(key) => unread.extend(key),
                 }
             }
@@ -363,13 +469,13 @@ impl<T: Item> Cache<T> {
         let mut touched = Vec::new();
         {
             let mut old = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
-            touched.extend(old.keys().filter(|key| !items.contains_key(*key)).cloned());
+            touched.extend(old.by_key.keys().filter(|key| !items.contains_key(*key)).cloned());
             for (key, item) in &items {
-                if old.get(key).is_none_or(|old| **old != *item) {
+                if old.by_key.get(key).is_none_or(|old| **old != *item) {
                     touched.push(key.clone());
                 }
             }
-            *old = items.into_iter().map(|(key, item)| (key, Arc::new(item))).collect();
+            *old = Items::of(items);
         }
         self.heard();
         self.shared.health.send_modify(|health| health.synced = true);
@@ -388,9 +494,19 @@ impl<T: Item> Cache<T> {
     /// Puts an object in; whether it is not what it was.
     pub(crate) fn put(&self, key: Key, item: T) -> bool {
         let mut items = self.shared.items.write().unwrap_or_else(PoisonError::into_inner);
-        let is_news = items.get(&key).is_none_or(|old| **old != item);
-        items.insert(key, Arc::new(item));
+        let is_news = items.by_key.get(&key).is_none_or(|old| **old != item);
+        items.insert(key, item);
         is_news
+    }
+
+    /// Fails if one object more would be too much to keep.
+    fn weigh(&self, key: &Key, item: &T) -> Result<(), LimitExceeded> {
+        let items = self.shared.items.read().unwrap_or_else(PoisonError::into_inner);
+        let before = items.by_key.get(key).map_or(0, |old| old.weight());
+        if items.weight - before + item.weight() > bounds::KEPT {
+            return Err(LimitExceeded::Kept);
+        }
+        Ok(())
     }
 
     fn forget(&self, key: &Key) {
@@ -407,8 +523,8 @@ impl<T: Item> Cache<T> {
             }
             Err(error) => {
                 let Some(key) = read_key(raw) else { return Err(None) };
-                let problem = error.to_string();
-                if unreadable.get(&key) != Some(&problem) {
+                let problem = describe_json(&error);
+                if unreadable.get(&key) != Some(&problem) && unreadable.len() < REPORTED {
                     tracing::error!(watch = self.what(), object = %key, error = problem, "an object cannot be read");
                     unreadable.insert(key.clone(), problem);
                 }
@@ -444,13 +560,16 @@ pub(crate) async fn list_all<T: Item>(what: &str, source: &Source) -> Result<Vec
     let mut params = if source.fields.is_some() { params } else { params.limit(PAGE) };
     params.field_selector.clone_from(&source.fields);
     params.label_selector.clone_from(&source.labels);
-    let mut all = Vec::new();
+    let (mut all, mut extent) = (Vec::new(), Extent::new(source));
+    let too_much = |limit: LimitExceeded| Error::api(what, limit.into());
     loop {
         let page = call(what, list_page(source, &params)).await?;
-        for raw in page.items.unwrap_or_default() {
+        let objects = page.items.unwrap_or_default();
+        extent.add(objects.len()).map_err(too_much)?;
+        for raw in objects {
             let unreadable = |error: serde_json::Error| Error::Unreadable {
                 what: what.to_owned(),
-                why: error.to_string(),
+                why: describe_json(&error),
             };
             all.push(T::read(&raw).map_err(unreadable)?.1);
         }

@@ -1,6 +1,7 @@
 //! Clients that answer promptly.
 
 use crate::Error;
+use crate::bounds::{Bounded, Meter};
 use http::HeaderValue;
 use http::header::{InvalidHeaderValue, USER_AGENT};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -8,8 +9,10 @@ use hyper_util::rt::TokioExecutor;
 use kube::client::{Body, ConfigExt};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
+use secrecy::ExposeSecret;
 use std::env;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use tower::{BoxError, ServiceBuilder};
 
@@ -97,7 +100,26 @@ fn behind_a_proxy<'a>(kubeconfig: &'a Kubeconfig, context: Option<&str>) -> Opti
 /// back: an eviction that a disruption budget blocks is answered with 429, which kube would take for a server that is
 /// busy.
 pub fn connect(config: &Config, caller: &Caller) -> Result<Client, Error> {
+    connect_within(config, caller, None)
+}
+
+/// Connects to an API server whose answers are bounded, if a meter is given.
+pub(crate) fn connect_within(
+    config: &Config,
+    caller: &Caller,
+    meter: Option<Arc<Meter>>,
+) -> Result<Client, Error> {
     let failed = |source: kube::Error| Error::api("make a client", source);
+    // The layer that puts it into a header would panic.
+    if config
+        .auth_info
+        .token
+        .as_ref()
+        .is_some_and(|token| HeaderValue::from_str(token.expose_secret()).is_err())
+    {
+        let why = "its token has characters that cannot be sent, such as a line break".to_owned();
+        return Err(Error::Unreadable { what: "make a client".to_owned(), why });
+    }
     let mut config = config.clone();
     let agent = caller.user_agent().map_err(|error| failed(kube::Error::HttpError(error.into())))?;
     config.headers.push((USER_AGENT, agent));
@@ -114,5 +136,8 @@ pub fn connect(config: &Config, caller: &Caller) -> Result<Client, Error> {
         .layer(config.extra_headers_layer().map_err(failed)?)
         .map_err(BoxError::from)
         .service(http);
-    Ok(Client::new(service, config.default_namespace))
+    Ok(match meter {
+        None => Client::new(service, config.default_namespace),
+        Some(meter) => Client::new(Bounded::new(service, meter), config.default_namespace),
+    })
 }

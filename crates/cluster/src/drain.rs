@@ -20,7 +20,7 @@ pub(crate) async fn pods(reached: &Reached, node: &str) -> Result<Vec<Pod>, Erro
     let source = Source {
         fields: Some(format!("spec.nodeName={node}")),
         metadata_only: true,
-        ..Source::of(reached.client.clone(), "/api/v1/pods")
+        ..reached.source("/api/v1/pods")
     };
     let pods = list_all::<PodItem>(&format!("list the pods of Node {node}"), &source).await?;
     Ok(pods.into_iter().map(|PodItem(pod)| pod).collect())

@@ -193,16 +193,35 @@ pub(crate) fn describe(error: &kube::Error) -> String {
         if status.reason == NO_STATUS {
             return format!("the server answered {} and no Kubernetes error", status.code);
         }
+        // What kube makes of an event that it cannot read.
+        if status.code == 0 && status.message.is_empty() {
+            return "the server sent an event that is not one of Kubernetes".to_owned();
+        }
         if status.message.is_empty() {
             return format!("{} {}", status.code, status.reason);
         }
         return status.message.chars().take(WORDS).collect();
+    }
+    if let kube::Error::SerdeError(error) = error {
+        return describe_json(error);
     }
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {
         innermost = source;
     }
     innermost.to_string().chars().take(WORDS).collect()
+}
+
+/// Where a text that should be JSON is not as it should be. What stands there is not shown: it may be a secret, or what
+/// somebody wants to be read.
+pub(crate) fn describe_json(error: &serde_json::Error) -> String {
+    let what = match error.classify() {
+        serde_json::error::Category::Io => "it could not be read",
+        serde_json::error::Category::Syntax => "it is not JSON",
+        serde_json::error::Category::Data => "a field is not of its type",
+        serde_json::error::Category::Eof => "it ends too early",
+    };
+    format!("{what}, at line {} column {}", error.line(), error.column())
 }
 
 /// One call, with its bound.

@@ -11,6 +11,7 @@
 //! It holds no decision. Every call has a timeout; no call is repeated here: the next pass decides anew.
 
 mod agent_pods;
+mod bounds;
 mod cache;
 mod capi;
 mod client;
@@ -30,6 +31,7 @@ mod perform;
 mod reclaim;
 mod rivals;
 mod shell;
+mod supervisor;
 mod watched;
 mod workload;
 

@@ -138,6 +138,32 @@ impl Item for NodeItem {
             Self { view, annotated, labelled, agent_label, machine, is_control_plane, cordoned_by, request },
         ))
     }
+
+    fn weight(&self) -> usize {
+        let Node { name, uid, provider_id, ready, taints, record, armed_for, host, request, .. } = &self.view;
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let taint = |taint: &NodeTaint| {
+            let NodeTaint { key, value, effect, time_added } = taint;
+            size_of::<NodeTaint>() + key.len() + text(value) + effect.len() + text(time_added)
+        };
+        // What is read from a text holds some three times as much as the text.
+        let record = match record {
+            Record::None => 0,
+            Record::Read(_, text) => 4 * text.len(),
+            Record::Unreadable(text) => text.len(),
+        };
+        let request = request.as_ref().map_or(0, |it| it.reason.len() + it.requested_at.len());
+        let machine = self.machine.as_ref().map_or(0, |key| key.namespace.len() + key.name.len());
+        let texts = [name, uid, &ready.reason, &ready.message, &host.machine_id, &host.system_uuid];
+        let options = [provider_id, armed_for, &self.agent_label, &self.cordoned_by];
+        size_of::<Self>()
+            + texts.into_iter().map(String::len).sum::<usize>()
+            + options.into_iter().chain(&self.request).map(text).sum::<usize>()
+            + taints.iter().map(taint).sum::<usize>()
+            + record
+            + request
+            + machine
+    }
 }
 
 /// One entry of our record.

@@ -57,6 +57,13 @@ impl Item for ConfigItem {
         let owner = metadata.labels.and_then(|mut all| all.remove(names::MACHINE_UID_LABEL));
         Ok((key, Self { owner, view }))
     }
+
+    fn weight(&self) -> usize {
+        let observed::AgentConfig { node, uid, commands } = &self.view;
+        let commands = commands.iter().flatten().map(|it| size_of::<String>() + it.len()).sum::<usize>();
+        let owner = self.owner.as_ref().map_or(0, String::len);
+        size_of::<Self>() + node.len() + uid.len() + owner + commands
+    }
 }
 
 impl Shell {

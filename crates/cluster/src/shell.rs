@@ -7,6 +7,7 @@ use crate::gate::Gate;
 use crate::kinds::{Kinds, Place};
 use crate::parts::PartItem;
 use crate::rivals::{self, Share, Shares};
+use crate::supervisor::Supervisor;
 use crate::watched::Watched;
 use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
 use fivespot_api::names::{self, CONTROLLER, kubeconfig_secret};
@@ -14,7 +15,7 @@ use fivespot_core::claim::{Claim, Rival};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Patience, Phase};
 use kube::Client;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -120,6 +121,7 @@ pub struct Shell {
     pub(crate) settings: Settings,
     pub(crate) gate: Arc<Gate>,
     pub(crate) kinds: Arc<Kinds>,
+    supervisor: Arc<Supervisor>,
     pub(crate) workloads: Workloads,
     pub(crate) machines: Cache<MachineItem>,
     pub(crate) clusters: Cache<ClusterItem>,
@@ -218,9 +220,15 @@ impl Shell {
         let caller = Caller { program: CONTROLLER, instance: Some(settings.instance.clone()) };
         let eyes = Eyes { caller, watches: true };
         let shell = Self::new(client, settings, Arc::new(notify), eyes);
+        let follow_objects = {
+            let (weak, client, objects) =
+                (Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone());
+            move || follow_objects(Weak::clone(&weak), client.clone(), objects.clone())
+        };
+        let weak = Arc::downgrade(&shell);
         let tasks = vec![
-            tokio::spawn(follow_objects(Arc::downgrade(&shell), shell.client.clone(), shell.objects.clone())),
-            tokio::spawn(follow_capi(Arc::downgrade(&shell))),
+            shell.supervisor.keep("scheduledmachines", String::new(), follow_objects),
+            shell.supervisor.keep("cluster_api", String::new(), move || follow_capi(Weak::clone(&weak))),
         ];
         *shell.tasks.lock().unwrap_or_else(PoisonError::into_inner) = tasks;
         shell
@@ -254,19 +262,20 @@ impl Shell {
                     shell.workload_changed(cluster);
                 }
             };
-            let gate = Arc::<Gate>::default();
+            let (gate, supervisor) = (Arc::<Gate>::default(), Arc::<Supervisor>::default());
             let workloads = Workloads::new(
                 client.clone(),
                 Arc::clone(&gate),
                 caller,
-                Arc::new(node_changed),
-                Arc::new(cluster_changed),
+                Arc::clone(&supervisor),
+                (Arc::new(node_changed), Arc::new(cluster_changed)),
             );
             Self {
                 client,
                 settings,
                 gate,
                 kinds: Arc::default(),
+                supervisor,
                 workloads,
                 machines: Cache::new("machines"),
                 clusters: Cache::new("clusters"),
@@ -282,6 +291,11 @@ impl Shell {
                 watches,
             }
         })
+    }
+
+    /// How often background tasks panicked and were started again, by what they do.
+    pub fn restarts(&self) -> BTreeMap<&'static str, u64> {
+        self.supervisor.restarts()
     }
 
     /// A ScheduledMachine.
@@ -489,9 +503,13 @@ impl Shell {
         let task = {
             let (cache, notify) = (cache.clone(), Arc::clone(&self.notify));
             let (kinds, group) = (Arc::clone(&self.kinds), kind.group.clone());
-            tokio::spawn(async move {
-                cache.follow(source, |key| notify(key, Change::World)).await;
-                kinds.forget(&group);
+            self.supervisor.keep("provider", cache.what().to_owned(), move || {
+                let (cache, notify, source) = (cache.clone(), Arc::clone(&notify), source.clone());
+                let (kinds, group) = (Arc::clone(&kinds), group.clone());
+                async move {
+                    cache.follow(source, |key| notify(key, Change::World)).await;
+                    kinds.forget(&group);
+                }
             })
         };
         providers.insert(id, Provider { cache: cache.clone(), task });

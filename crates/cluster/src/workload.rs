@@ -3,13 +3,16 @@
 //! A cluster is reached through the kubeconfig in a Secret. The Secret is watched; a new kubeconfig makes a new client
 //! and a new watch, without a restart. A cluster that does not answer holds up nobody but its own machines.
 
-use crate::agent_pods::AgentPods;
+use crate::agent_pods::{AgentPods, agent_pods_path};
+use crate::bounds::Budget;
 use crate::cache::{Cache, Health, Item, Key, Source};
-use crate::client::{Caller, connect};
+use crate::client::{Caller, connect_within};
+use crate::error::Error;
 use crate::gate::Gate;
 use crate::node::NodeItem;
 use crate::parts::{MetaOnly, key_of};
 use crate::reclaim::{ConfigItem, config_maps, node_of};
+use crate::supervisor::Supervisor;
 use fivespot_core::observed::{Access, AgentConfig, Unreachable, UnreachableReason};
 use k8s_openapi::ByteString;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -77,14 +80,22 @@ pub(crate) struct Reached {
 type NodeChanged = Arc<dyn Fn(&ClusterId, &str, bool) + Send + Sync>;
 type ClusterChanged = Arc<dyn Fn(&ClusterId) + Send + Sync>;
 
+/// What all workload clusters have in common.
+struct Common {
+    caller: Caller,
+    /// What the answers of all clusters behind Secrets may hold together.
+    budget: Arc<Budget>,
+    supervisor: Arc<Supervisor>,
+    node_changed: NodeChanged,
+    cluster_changed: ClusterChanged,
+}
+
 /// All workload clusters in use.
 pub(crate) struct Workloads {
     management: Client,
     /// Of the management cluster: where that is the workload cluster too, all calls to it stand in one line.
     gate: Arc<Gate>,
-    caller: Caller,
-    node_changed: NodeChanged,
-    cluster_changed: ClusterChanged,
+    common: Arc<Common>,
     own: Mutex<Option<Arc<Link>>>,
     links: Mutex<HashMap<SecretId, Arc<SecretLink>>>,
 }
@@ -107,6 +118,7 @@ pub(crate) struct Configs {
     source: Source,
     cache: Cache<ConfigItem>,
     changed: Arc<dyn Fn(&str) + Send + Sync>,
+    supervisor: Arc<Supervisor>,
     task: OnceLock<JoinHandle<()>>,
 }
 
@@ -115,10 +127,13 @@ impl Configs {
         self.task.get_or_init(|| {
             let (source, cache, changed) =
                 (self.source.clone(), self.cache.clone(), Arc::clone(&self.changed));
-            tokio::spawn(async move {
-                loop {
-                    cache.follow(source.clone(), |key| changed(node_of(&key.name))).await;
-                    tokio::time::sleep(FIRST_LOOK).await;
+            self.supervisor.keep("agent_configs", cache.what().to_owned(), move || {
+                let (source, cache, changed) = (source.clone(), cache.clone(), Arc::clone(&changed));
+                async move {
+                    loop {
+                        cache.follow(source.clone(), |key| changed(node_of(&key.name))).await;
+                        tokio::time::sleep(FIRST_LOOK).await;
+                    }
                 }
             })
         });
@@ -138,7 +153,21 @@ fn at_address(address: Option<&str>, why: &str) -> String {
     address.map_or(why.to_owned(), |address| format!("its API server at {address}: {why}"))
 }
 
+/// A collection of a workload cluster. Whoever may write the Secret chooses the server, so that its lists are bounded.
+fn source_in(id: &ClusterId, client: &Client, path: impl Into<String>) -> Source {
+    let source = Source::of(client.clone(), path);
+    match id {
+        ClusterId::Management => source,
+        ClusterId::Secret(_) => source.bounded(),
+    }
+}
+
 impl Reached {
+    /// A collection of this cluster.
+    pub(crate) fn source(&self, path: &str) -> Source {
+        source_in(&self.id, &self.client, path)
+    }
+
     /// Why it cannot be reached, in words that say which server it is.
     pub(crate) fn lost(&self, why: &str) -> String {
         at_address(self.address.as_deref(), why)
@@ -192,18 +221,12 @@ impl Workloads {
         management: Client,
         gate: Arc<Gate>,
         caller: Caller,
-        node_changed: NodeChanged,
-        cluster_changed: ClusterChanged,
+        supervisor: Arc<Supervisor>,
+        (node_changed, cluster_changed): (NodeChanged, ClusterChanged),
     ) -> Self {
-        Self {
-            management,
-            gate,
-            caller,
-            node_changed,
-            cluster_changed,
-            own: Mutex::default(),
-            links: Mutex::default(),
-        }
+        let common = Common { caller, budget: Arc::default(), supervisor, node_changed, cluster_changed };
+        let (common, own, links) = (Arc::new(common), Mutex::default(), Mutex::default());
+        Self { management, gate, common, own, links }
     }
 
     /// Reaches a cluster, or says why that cannot be done. Waits a moment for a cluster that is asked for the first
@@ -271,10 +294,14 @@ impl Workloads {
             let agent_pods = Arc::clone(&link.agent_pods);
             return Ok(Reached { id, access, client, nodes, configs, agent_pods, gate, address });
         }
+        let reason = match &health.failure {
+            Some(failure) if failure.is_limit => UnreachableReason::LimitExceeded,
+            Some(_) | None => UnreachableReason::ConnectionFailed,
+        };
         let why = health.failure.map_or("its Nodes were not listed in time".to_owned(), |it| it.message);
         let why = at_address(link.address.as_deref(), &why);
         let by_secret = access == Access::Secret;
-        Err(Unreachable { by_secret, reason: UnreachableReason::ConnectionFailed, message: why })
+        Err(Unreachable { by_secret, reason, message: why })
     }
 
     /// Watches a cluster without being asked for anything yet.
@@ -292,7 +319,7 @@ impl Workloads {
         let make = || {
             let (client, gate) = (self.management.clone(), Arc::clone(&self.gate));
             let server = Server { address: None, client, gate };
-            Arc::new(link(ClusterId::Management, server, &self.node_changed, &self.cluster_changed))
+            Arc::new(link(&ClusterId::Management, server, &self.common))
         };
         Arc::clone(own.get_or_insert_with(make))
     }
@@ -310,68 +337,80 @@ impl Workloads {
             fields: Some(format!("metadata.name={}", id.name)),
             ..Source::of(self.management.clone(), format!("/api/v1/namespaces/{}/secrets", id.namespace))
         };
-        let (signal, mut changes) = watch::channel(());
+        let (signal, changes) = watch::channel(());
         let follow = {
             let secret = secret.clone();
-            tokio::spawn(async move {
-                loop {
-                    secret.follow(source.clone(), |_| signal.send_replace(())).await;
-                    tokio::time::sleep(FIRST_LOOK).await;
+            self.common.supervisor.keep("secret", secret.what().to_owned(), move || {
+                let (secret, source, signal) = (secret.clone(), source.clone(), signal.clone());
+                async move {
+                    loop {
+                        secret.follow(source.clone(), |_| signal.send_replace(())).await;
+                        tokio::time::sleep(FIRST_LOOK).await;
+                    }
                 }
             })
         };
         let (sender, state) = watch::channel(State::Unknown);
         let lead = {
-            let (secret, id, caller) = (secret.clone(), id.clone(), self.caller.clone());
-            let (node_changed, cluster_changed) =
-                (Arc::clone(&self.node_changed), Arc::clone(&self.cluster_changed));
-            tokio::spawn(async move {
-                secret.synced().await;
-                let mut last = None;
-                loop {
-                    let item = secret.get(&Key::new(&id.namespace, &id.name));
-                    let text = item.as_ref().map(|item| item.data.get(&id.key).cloned());
-                    if last.as_ref() != Some(&text) {
-                        let next =
-                            lead_to(text.as_ref(), &id, &caller, &node_changed, &cluster_changed).await;
-                        sender.send_replace(next);
-                        last = Some(text);
-                        cluster_changed(&ClusterId::Secret(id.clone()));
-                    }
-                    if changes.changed().await.is_err() {
-                        return;
-                    }
-                }
+            let (secret, id, common) = (secret.clone(), id.clone(), Arc::clone(&self.common));
+            let object = secret.what().to_owned();
+            self.common.supervisor.keep("workload_client", object, move || {
+                follow_secret(
+                    secret.clone(),
+                    id.clone(),
+                    Arc::clone(&common),
+                    sender.clone(),
+                    changes.clone(),
+                )
             })
         };
         SecretLink { secret, state, tasks: vec![follow, lead] }
     }
 }
 
+/// Leads to the cluster of a Secret, and to another one when the Secret changes.
+async fn follow_secret(
+    secret: Cache<SecretItem>,
+    id: SecretId,
+    common: Arc<Common>,
+    sender: watch::Sender<State>,
+    mut changes: watch::Receiver<()>,
+) {
+    secret.synced().await;
+    let mut last = None;
+    loop {
+        let item = secret.get(&Key::new(&id.namespace, &id.name));
+        let text = item.as_ref().map(|item| item.data.get(&id.key).cloned());
+        if last.as_ref() != Some(&text) {
+            sender.send_replace(lead_to(text.as_ref(), &id, &common).await);
+            last = Some(text);
+            (common.cluster_changed)(&ClusterId::Secret(id.clone()));
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
 /// Where the text of a Secret leads.
-async fn lead_to(
-    text: Option<&Option<ByteString>>,
-    id: &SecretId,
-    caller: &Caller,
-    node_changed: &NodeChanged,
-    cluster_changed: &ClusterChanged,
-) -> State {
+async fn lead_to(text: Option<&Option<ByteString>>, id: &SecretId, common: &Common) -> State {
     match text {
         None => State::Absent,
         Some(None) => State::Invalid("there is no such key".to_owned()),
-        Some(Some(ByteString(bytes))) => match client_of(bytes, caller).await {
-            Ok(server) => {
-                let id = ClusterId::Secret(id.clone());
-                State::Linked(Arc::new(link(id, server, node_changed, cluster_changed)))
-            }
+        Some(Some(ByteString(bytes))) => match client_of(bytes, common).await {
+            Ok(server) => State::Linked(Arc::new(link(&ClusterId::Secret(id.clone()), server, common))),
             Err(why) => State::Invalid(why),
         },
     }
 }
 
+/// Why a kubeconfig that can be read is of no use. Nothing of what stands in it is shown: it is a Secret.
+const UNUSABLE: &str =
+    "its current-context names no context with a cluster and a user, or a certificate or key cannot be used";
+
 /// A kubeconfig from a Secret must carry all it needs. One that names a program or a file of ours is refused: whoever
 /// may write the Secret could otherwise have anything run or read in our place.
-async fn client_of(kubeconfig: &[u8], caller: &Caller) -> Result<Server, String> {
+async fn client_of(kubeconfig: &[u8], common: &Common) -> Result<Server, String> {
     let text = std::str::from_utf8(kubeconfig).map_err(|_| "it is not text".to_owned())?;
     let kubeconfig: Kubeconfig = serde_saphyr::from_str(text).map_err(|_| "it cannot be read".to_owned())?;
     for user in kubeconfig.auth_infos.iter().filter_map(|user| user.auth_info.as_ref()) {
@@ -393,10 +432,16 @@ async fn client_of(kubeconfig: &[u8], caller: &Caller) -> Result<Server, String>
     }
     let options = KubeConfigOptions::default();
     let mut config =
-        Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| error.to_string())?;
+        Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|_| UNUSABLE.to_owned())?;
     // Where this process runs says nothing about the way to another cluster.
     config.proxy_url = None;
-    let client = connect(&config, caller).map_err(|error| error.to_string())?;
+    let meter = Some(common.budget.meter());
+    let client = connect_within(&config, &common.caller, meter).map_err(|error| match error {
+        Error::Unreadable { why, .. } => why,
+        Error::Api { .. } | Error::Timeout { .. } | Error::Changed { .. } | Error::NotHolder { .. } => {
+            UNUSABLE.to_owned()
+        }
+    })?;
     // Scheme, host and port alone: whatever else stands in the address is nobody's business.
     let url = &config.cluster_url;
     let address = format!(
@@ -415,72 +460,75 @@ struct Server {
     gate: Arc<Gate>,
 }
 
-fn link(
-    id: ClusterId,
-    Server { address, client, gate }: Server,
-    node_changed: &NodeChanged,
-    cluster_changed: &ClusterChanged,
-) -> Link {
-    let what = match &id {
+fn link(id: &ClusterId, Server { address, client, gate }: Server, common: &Common) -> Link {
+    let Common { supervisor, node_changed, cluster_changed, .. } = common;
+    let what = match id {
         ClusterId::Management => "nodes of the management cluster".to_owned(),
         ClusterId::Secret(secret) => format!("nodes behind secret {}/{}", secret.namespace, secret.name),
     };
     let nodes = Cache::<NodeItem>::new(what.clone());
     let configs = {
+        let source = source_in(id, &client, config_maps());
         let (id, node_changed) = (id.clone(), Arc::clone(node_changed));
-        let source = Source::of(client.clone(), config_maps());
         let cache = Cache::new(format!("what reclaim agents are told on {what}"));
         let changed = Arc::new(move |node: &str| node_changed(&id, node, false));
-        Arc::new(Configs { source, cache, changed, task: OnceLock::new() })
+        let supervisor = Arc::clone(supervisor);
+        Arc::new(Configs { source, cache, changed, supervisor, task: OnceLock::new() })
     };
     let agent_pods = {
+        let source = source_in(id, &client, agent_pods_path());
         let (id, node_changed) = (id.clone(), Arc::clone(node_changed));
         let changed = Arc::new(move |node: &str| node_changed(&id, node, false));
-        Arc::new(AgentPods::new(client.clone(), &what, changed))
+        Arc::new(AgentPods::new(source, &what, changed, Arc::clone(supervisor)))
     };
-    let source = Source::of(client.clone(), "/api/v1/nodes");
+    let source = source_in(id, &client, "/api/v1/nodes");
     let task = {
-        let (nodes, node_changed, cluster_changed) =
-            (nodes.clone(), Arc::clone(node_changed), Arc::clone(cluster_changed));
-        tokio::spawn(async move {
-            let mut health = nodes.subscribe();
-            let follow = async {
-                loop {
-                    let changed = |key: &Key| {
-                        let asks = nodes.get(key).is_some_and(|node| node.view.request.is_some());
-                        node_changed(&id, &key.name, asks);
-                    };
-                    nodes.follow(source.clone(), changed).await;
-                    tokio::time::sleep(FIRST_LOOK).await;
-                }
-            };
-            // That a cluster is lost or found again is news for every machine in it.
-            let tell = async {
-                let mut was_well = false;
-                loop {
-                    let now = health.borrow_and_update().clone();
-                    if is_well(&now) != was_well {
-                        was_well = !was_well;
-                        cluster_changed(&id);
+        let (nodes, id) = (nodes.clone(), id.clone());
+        let (node_changed, cluster_changed) = (Arc::clone(node_changed), Arc::clone(cluster_changed));
+        supervisor.keep("nodes", what, move || {
+            let (nodes, source, id) = (nodes.clone(), source.clone(), id.clone());
+            let (node_changed, cluster_changed) = (Arc::clone(&node_changed), Arc::clone(&cluster_changed));
+            async move {
+                let follow = async {
+                    loop {
+                        let changed = |key: &Key| {
+                            let asks = nodes.get(key).is_some_and(|node| node.view.request.is_some());
+                            node_changed(&id, &key.name, asks);
+                        };
+                        nodes.follow(source.clone(), changed).await;
+                        tokio::time::sleep(FIRST_LOOK).await;
                     }
-                    // A failure becomes a loss by lasting.
-                    let lasts = now.failure.filter(|_| was_well).map(|failure| failure.since + BLINK);
-                    let lasts = async {
-                        match lasts {
-                            Some(at) => tokio::time::sleep_until(at).await,
-                            None => std::future::pending().await,
-                        }
-                    };
-                    tokio::select! {
-                        changed = health.changed() => if changed.is_err() { return },
-                        () = lasts => {}
-                    }
-                }
-            };
-            tokio::join!(follow, tell);
+                };
+                tokio::join!(follow, tell_of_losses(&nodes, || cluster_changed(&id)));
+            }
         })
     };
     Link { address, client, nodes, configs, agent_pods, gate, task }
+}
+
+/// That a cluster is lost or found again is news for every machine in it.
+async fn tell_of_losses(nodes: &Cache<NodeItem>, tell: impl Fn()) {
+    let mut health = nodes.subscribe();
+    let mut was_well = false;
+    loop {
+        let now = health.borrow_and_update().clone();
+        if is_well(&now) != was_well {
+            was_well = !was_well;
+            tell();
+        }
+        // A failure becomes a loss by lasting.
+        let lasts = now.failure.filter(|_| was_well).map(|failure| failure.since + BLINK);
+        let lasts = async {
+            match lasts {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = health.changed() => if changed.is_err() { return },
+            () = lasts => {}
+        }
+    }
 }
 
 /// What is kept of a Secret.

@@ -34,6 +34,11 @@ pub(crate) struct ByPhase {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct ByTask {
+    pub(crate) task: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct BySlot {
     pub(crate) slot: u32,
 }
@@ -62,6 +67,7 @@ pub(crate) struct Metrics {
     pub(crate) machines: Family<ByPhase, Gauge>,
     pub(crate) hosts_not_cleaned: Gauge,
     pub(crate) machines_unreachable: Gauge,
+    pub(crate) task_restarts: Family<ByTask, Gauge>,
     pub(crate) lateness: Histogram,
     pub(crate) drains: Histogram,
     pub(crate) ejects: Histogram,
@@ -83,6 +89,7 @@ impl Metrics {
             machines: Family::default(),
             hosts_not_cleaned: Gauge::default(),
             machines_unreachable: Gauge::default(),
+            task_restarts: Family::default(),
             lateness: long(),
             drains: long(),
             ejects: long(),
@@ -124,6 +131,11 @@ impl Metrics {
             "machines_unreachable",
             "ScheduledMachines whose workload cluster cannot be reached",
             metrics.machines_unreachable.clone(),
+        );
+        registry.register(
+            "task_restarts",
+            "Background tasks that panicked and were restarted since this process started, by task",
+            metrics.task_restarts.clone(),
         );
         registry.register_with_unit(
             "transition_lateness",

@@ -1,6 +1,6 @@
 //! The process: its watches, its queue, its end.
 
-use crate::metrics::{ByChange, ByPhase, BySlot, Metrics, SlotChange};
+use crate::metrics::{ByChange, ByPhase, BySlot, ByTask, Metrics, SlotChange};
 use crate::options::Options;
 use crate::queue::{Failures, Outcome, Queue};
 use crate::share::Share;
@@ -325,6 +325,13 @@ fn count_phases(worker: &Worker) {
     let count = |is_so: fn(&ScheduledMachine) -> bool| {
         i64::try_from(all.iter().filter(|(_, it)| is_so(&it.machine)).count()).unwrap_or(i64::MAX)
     };
+    for (task, times) in worker.shell.restarts() {
+        worker
+            .metrics
+            .task_restarts
+            .get_or_create(&ByTask { task })
+            .set(i64::try_from(times).unwrap_or(i64::MAX));
+    }
     worker.metrics.hosts_not_cleaned.set(count(|machine| machine.returned_node().is_some()));
     worker.metrics.machines_unreachable.set(count(ScheduledMachine::is_workload_unreachable));
 }
@@ -344,7 +351,15 @@ async fn serve(options: &Options, shell: &Arc<Shell>, share: &Arc<Share>) -> any
                 )
             })
             .collect();
-        if deaf.is_empty() { Ok("alive".to_owned()) } else { Err(deaf.join("; ")) }
+        let restarts: Vec<String> =
+            of_life.restarts().iter().map(|(task, times)| format!("{task} {times}")).collect();
+        match (deaf.as_slice(), restarts.as_slice()) {
+            ([], []) => Ok("alive".to_owned()),
+            ([], restarts) => {
+                Ok(format!("alive; tasks that panicked and were restarted: {}", restarts.join(", ")))
+            }
+            (deaf, _) => Err(deaf.join("; ")),
+        }
     };
     let ready = move || {
         let unsynced: Vec<String> = of_readiness

@@ -216,6 +216,8 @@ pub enum UnreachableReason {
     SecretInvalid,
     /// The server does not answer.
     ConnectionFailed,
+    /// The server answers with more than is read of any cluster.
+    LimitExceeded,
 }
 
 /// A Node.

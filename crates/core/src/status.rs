@@ -111,8 +111,13 @@ impl ConditionKind {
 
 /// Reasons of WorkloadReachable that tell that a kubeconfig Secret was seen: the management cluster never takes its
 /// place afterwards. This is the only memory of it.
-pub const SECRET_SEEN: [&str; 4] =
-    ["KubeconfigSecret", "KubeconfigSecretNotFound", "KubeconfigSecretInvalid", "ConnectionFailed"];
+pub const SECRET_SEEN: [&str; 5] = [
+    "KubeconfigSecret",
+    "KubeconfigSecretNotFound",
+    "KubeconfigSecretInvalid",
+    "ConnectionFailed",
+    "LimitExceeded",
+];
 
 /// Renders what a decision means for people.
 pub fn report(decision: &Decision, observed: &Observed) -> Report {
@@ -348,6 +353,7 @@ fn workload_reachable(workload: &Workload) -> Option<Condition> {
                 UnreachableReason::SecretForbidden => "KubeconfigSecretForbidden",
                 UnreachableReason::SecretInvalid => "KubeconfigSecretInvalid",
                 UnreachableReason::ConnectionFailed => "NotReached",
+                UnreachableReason::LimitExceeded => "LimitExceeded",
             };
             (false, reason, why.message.clone())
         }

@@ -7,14 +7,13 @@
 mod convert;
 
 use crate::error::{Context, Error};
-use crate::pki::Authority;
+use crate::tls::{self, Identity, TlsListener};
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::DefaultBodyLimit;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use axum::serve::Listener;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::WebhookClientConfig;
@@ -22,21 +21,9 @@ use serde_json::{Value, json};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::server::TlsStream;
-
-/// Time that a client gets to say hello. Only the API server comes here, and it is on this machine.
-const HANDSHAKE: Duration = Duration::from_secs(2);
-
-/// Delay after a connection that could not be accepted, such as for want of file descriptors.
-const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 const CONVERT: &str = "/convert";
 const VALIDATE: &str = "/validate-bootstrap-cluster-x-k8s-io-v1beta2-k0sworkerconfig";
@@ -64,23 +51,12 @@ struct Running {
 impl ProviderWebhook {
     /// Answers at a free port of loopback, from when this returns.
     pub(crate) fn launch() -> Result<Self, Error> {
-        let authority = Authority::new()?;
-        let pair = authority.server()?;
-        let what = "describe the certificate of the provider's webhooks";
-        let certificate =
-            CertificateDer::from_pem_slice(pair.certificate.as_bytes()).map_err(Error::api(what))?;
-        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).map_err(Error::api(what))?;
-        let tls = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(Error::api(what))?
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .map_err(Error::api(what))?;
+        let Identity { authority, config } = tls::identity()?;
         let listener = listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let webhook = Self {
             address: listener.local_addr().context(|| "read the number of a port".to_owned())?,
-            authority: authority.certificate().to_owned(),
-            tls: Arc::new(tls),
+            authority,
+            tls: config,
             running: Mutex::default(),
         };
         webhook.answer(listener)?;
@@ -192,33 +168,5 @@ fn answer(body: &[u8], respond: impl FnOnce(&Value) -> Value) -> Response {
             (json, respond(&review["request"]).to_string()).into_response()
         }
         Err(error) => (StatusCode::BAD_REQUEST, error.to_string()).into_response(),
-    }
-}
-
-struct TlsListener {
-    listener: tokio::net::TcpListener,
-    acceptor: TlsAcceptor,
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        loop {
-            let Ok((stream, address)) = self.listener.accept().await else {
-                tokio::time::sleep(ACCEPT_RETRY).await;
-                continue;
-            };
-            // Whoever says no hello is of no concern to the next one.
-            let handshake = tokio::time::timeout(HANDSHAKE, self.acceptor.accept(stream)).await;
-            if let Ok(Ok(stream)) = handshake {
-                return (stream, address);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> std::io::Result<Self::Addr> {
-        self.listener.local_addr()
     }
 }

@@ -13,13 +13,13 @@ mod proxy;
 mod settled;
 #[path = "../harness/wall_clock.rs"]
 mod wall_clock;
-#[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/worlds.rs"]
 mod worlds;
 
 mod chaos;
 mod clock;
 mod ejected;
+mod hostile;
 mod one_node;
 mod process;
 mod refused;

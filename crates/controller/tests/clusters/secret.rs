@@ -94,6 +94,37 @@ async fn a_new_secret_is_followed_and_the_management_cluster_never_takes_its_pla
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_text_of_a_secret_is_shown_and_none_ends_the_watch_of_it() {
+    const SECRET: &str = "d0-not-sh0w";
+    let (plane, _turn) = plane().await;
+    let world = worlds::linked(plane, "unshown").await;
+    world.create("m", OPEN, |_| {}).await;
+    world.until_phase("m", "Active").await;
+    let token = format!("{SECRET}\n{SECRET}");
+    let no_certificate = json!("bm90IGEgY2VydGlmaWNhdGU=");
+    let changes: [(&str, &str, Value); 4] = [
+        ("/users/0/user/token", "characters that cannot be sent", json!(token)),
+        ("/current-context", "names no context", json!(SECRET)),
+        ("/contexts/0/context/cluster", "names no context", json!(SECRET)),
+        ("/clusters/0/cluster/certificate-authority-data", "cannot be used", no_certificate),
+    ];
+    for (path, text, value) in changes {
+        let mut bad = good(&world);
+        let (parent, name) = path.rsplit_once('/').unwrap();
+        bad.pointer_mut(parent).unwrap()[name] = value;
+        write(&world, &bad.to_string()).await;
+        let machine = until_reason(&world, "False", "KubeconfigSecretInvalid").await;
+        assert!(message(&machine).contains(text), "{path}: {}", message(&machine));
+        let shown = serde_json::to_string(&machine).unwrap();
+        assert!(!shown.contains(SECRET), "{path}: {shown}");
+        write(&world, &good(&world).to_string()).await;
+        world.until_phase("m", "Active").await;
+    }
+    let events = world.events("m").await;
+    assert!(!events.iter().any(|event| event.contains(SECRET)), "{events:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_secret_that_is_named_and_not_there_is_waited_for() {
     let (plane, _turn) = plane().await;
     // Its Cluster would be the management cluster, were no Secret named.
