@@ -344,6 +344,9 @@ pub struct ShutdownStatus {
     /// Why it began: the window closed, the schedule was disabled, or the object was deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+    /// Unique identity of the Machine that it began for; the next Machine has an exit of its own.
+    #[serde(rename = "machineUID", skip_serializing_if = "Option::is_none")]
+    pub machine_uid: Option<String>,
 }
 
 /// How the machine was last taken back by its owner.

@@ -94,6 +94,7 @@ impl ScheduledMachine {
                 started_at: shutdown.started_at.as_ref()?.0,
                 drain_deadline: shutdown.drain_deadline.as_ref()?.0,
                 cause: Cause::parse(shutdown.cause.as_deref()?)?,
+                machine: shutdown.machine_uid.clone(),
             })
         });
         Memory {
@@ -231,6 +232,7 @@ impl ScheduledMachine {
                 started_at: Some(Time(shutdown.started_at)),
                 drain_deadline: Some(Time(shutdown.drain_deadline)),
                 cause: Some(shutdown.cause.word().to_owned()),
+                machine_uid: shutdown.machine.clone(),
             }),
             reclaim: report.reclaim.as_ref().map(ReclaimStatus::from),
             host: report.host.as_ref().map(HostStatus::from),

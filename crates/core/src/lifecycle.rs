@@ -34,7 +34,9 @@ use eject::{Turn, Verdict};
 use crate::drain::Attempts;
 use crate::field::Invalid;
 use crate::intent::{Effect, Intent, Taint};
-use crate::observed::{Cause, Cluster, Memory, Needs, Object, Observed, Shutdown, Version, Workload};
+use crate::observed::{
+    Cause, Cluster, Memory, Needs, Object, Observed, Presence, Shutdown, Version, Workload,
+};
 use crate::reclaim::{Calls, Reclaim, Stage};
 use crate::schedule::Window;
 use crate::taint::Conflict;
@@ -403,7 +405,7 @@ impl<'a> Given<'a> {
 
     /// The spec cannot be read. An exit that was begun when it could is finished; nothing else is touched.
     fn unclear(&self, invalid: &Invalid) -> Decision {
-        if let Some(shutdown) = &self.observed.memory.shutdown {
+        if let Some(shutdown) = self.shutdown() {
             let decision = leave::leave(*self, shutdown.cause);
             if decision.shutdown.is_some() || !decision.needs.within(Needs::default()) {
                 return decision;
@@ -469,7 +471,25 @@ impl<'a> Given<'a> {
     fn is_emergency(&self) -> bool {
         self.orders.kill_switch
             || self.is_reclaimed()
-            || self.observed.memory.shutdown.as_ref().is_some_and(|it| it.cause.is_emergency())
+            || self.shutdown().is_some_and(|it| it.cause.is_emergency())
+    }
+
+    /// The exit that status remembers. That of an earlier Machine is over, whatever status says of it: its deadline has
+    /// passed, and the pods of this Machine would get no time at all. A Machine that was made only to let an
+    /// infrastructure object go belongs to the exit of the one before.
+    fn shutdown(&self) -> Option<&'a Shutdown> {
+        let Observed { infrastructure, memory, .. } = self.observed;
+        let goes = infrastructure.ours().is_some_and(|object| object.deleting_since.is_some());
+        let is_rescue = goes || matches!(infrastructure, Presence::Absent(_));
+        memory.shutdown.as_ref().filter(|_| is_rescue || !self.remembers_earlier_machine())
+    }
+
+    /// Whether the exit that status remembers began for another Machine than the one that is there.
+    fn remembers_earlier_machine(&self) -> bool {
+        let Observed { machine, memory, .. } = self.observed;
+        let old = memory.shutdown.as_ref().and_then(|shutdown| shutdown.machine.as_ref());
+        let new = machine.ours().map(|machine| &machine.object.uid);
+        old.zip(new).is_some_and(|(old, new)| old != new)
     }
 
     /// The version that something is decided on. An emergency is not taken back, and must not lose a race against

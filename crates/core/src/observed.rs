@@ -382,6 +382,8 @@ pub struct Shutdown {
     pub drain_deadline: Timestamp,
     /// Why it began.
     pub cause: Cause,
+    /// Identity of the Machine that it began for; `None` if there was none. The next Machine has an exit of its own.
+    pub machine: Option<String>,
 }
 
 /// Why a machine leaves.

@@ -296,5 +296,5 @@ fn remember(world: &mut World, phase: Phase, cause: Cause, ago: u64) {
     let drain_deadline = started_at.checked_add(budget).unwrap_or(Timestamp::MAX);
     world.leaves_since = Some(started_at);
     world.memory.phase = Some(phase);
-    world.memory.shutdown = Some(Shutdown { started_at, drain_deadline, cause });
+    world.memory.shutdown = Some(Shutdown { started_at, drain_deadline, cause, machine: None });
 }

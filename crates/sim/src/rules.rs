@@ -2,7 +2,7 @@
 
 use crate::world::{Tenant, World, admin_taint};
 use fivespot_core::lifecycle::{Action, Deletion, GIVE_UP, Part, Patience, Phase};
-use fivespot_core::observed::Memory;
+use fivespot_core::observed::{Memory, Shutdown};
 use fivespot_core::reclaim::{Reclaim, Stage};
 use jiff::Timestamp;
 
@@ -112,9 +112,14 @@ pub fn judge_memory(world: &World, after: &Memory) -> Option<&'static str> {
     if stage(world) == Stage::Held && after_stage != Stage::Held && !released {
         return Some("a hold is released by nobody");
     }
+    // Each Machine has an exit of its own.
+    let is_same = |old: &Shutdown, new: &Shutdown| old.machine.is_none() || old.machine == new.machine;
     let (Some(old), Some(new)) = (&before.shutdown, &after.shutdown) else {
         return None;
     };
+    if !is_same(old, new) {
+        return None;
+    }
     let lowered = old.cause.is_emergency() && !new.cause.is_emergency();
     let phase = before.phase == Some(Phase::EmergencyRemove) && after.phase == Some(Phase::ShuttingDown);
     let begins = stage(world) == Stage::Over && after_stage == Stage::UnderWay;

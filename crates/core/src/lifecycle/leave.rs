@@ -39,9 +39,11 @@ pub(super) fn leave(given: Given<'_>, cause: Cause) -> Decision {
     let provider_objects = [&observed.infrastructure, &observed.bootstrap];
     let shows = observed.machine.ours().is_some() || provider_objects.iter().any(|it| it.ours().is_some());
     let is_settled = ends && !shows && observed.memory.phase == Some(settled(cause));
-    // A Machine that is there leaves by itself: of its provider objects nothing need be known.
+    // A Machine that is there leaves by itself: of its provider objects nothing need be known, but for whose exit it is
+    // that status remembers.
     let is_there = observed.machine.ours().is_some();
-    let rumour_of_part = provider_objects.iter().any(|it| it.is_rumour()) && !is_there;
+    let needs_parts = !is_there || given.remembers_earlier_machine();
+    let rumour_of_part = provider_objects.iter().any(|it| it.is_rumour()) && needs_parts;
     if (observed.machine.is_rumour() || rumour_of_part) && !is_settled {
         let needs = Needs::OBJECTS;
         let phase = observed.memory.phase.unwrap_or(Phase::Pending);
@@ -127,7 +129,7 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
 
 /// The exit under way, unless it must become more urgent than it is.
 fn current(given: Given<'_>) -> Option<&Shutdown> {
-    let shutdown = given.observed.memory.shutdown.as_ref()?;
+    let shutdown = given.shutdown()?;
     (!given.is_emergency() || shutdown.cause.is_emergency()).then_some(shutdown)
 }
 
@@ -142,7 +144,11 @@ pub(super) fn begin(given: Given<'_>, cause: Cause) -> Shutdown {
     let started_at = whole_second(given.now);
     // No budget is no drain, and not one of the rest of a second.
     let drain_deadline = if budget.is_zero() { started_at } else { later(given.now, budget) };
-    Shutdown { started_at, drain_deadline, cause }
+    Shutdown { started_at, drain_deadline, cause, machine: machine_uid(given) }
+}
+
+fn machine_uid(given: Given<'_>) -> Option<String> {
+    given.observed.machine.ours().map(|machine| machine.object.uid.clone())
 }
 
 /// The same exit with the same deadline, whose drain begins now: the workload cluster was out of reach, nobody was
@@ -261,7 +267,12 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
         // Somebody else deleted it, and Cluster API drains it: nothing is left for a budget of ours.
         None if !given.is_emergency() => {
             let at = whole_second(since);
-            Shutdown { started_at: at, drain_deadline: at, cause: cause_of(given) }
+            Shutdown {
+                started_at: at,
+                drain_deadline: at,
+                cause: cause_of(given),
+                machine: machine_uid(given),
+            }
         }
         None => begin(given, cause_of(given)),
     });

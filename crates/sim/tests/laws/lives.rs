@@ -99,6 +99,9 @@ fn known_ends() -> Vec<(&'static str, Life)> {
     let gone = By(User::Cluster(false));
     let forgotten = [By(User::DeleteMachine), Pass, Seconds(60), Pass, provider, Boundary, gone, Pass];
     let forgotten = [&[Pass, provider, Boundary], &forgotten[..], &[By(User::Cluster(true))]].concat();
+    let capi = Act(Actor::ClusterApi);
+    let leaves = [Pass, Boundary, capi, Pass, Pass, capi, Pass, Boundary, Pass, capi];
+    let next = [&leaves[..], &[OFF, capi, Event::Stale]].concat();
     let unseen = [Pass, Act(Actor::ClusterApi), Boundary, Pass, Pass, Boundary, strip_all];
     vec![
         ("nothing is made beside an old Machine that no watch has", simple("nothing", &unseen)),
@@ -120,6 +123,7 @@ fn known_ends() -> Vec<(&'static str, Life)> {
         ("a pause puts off giving up", limited(simple("machine, no node", &patient))),
         ("who gives up makes nothing new", limited(simple("nothing", &walks_away))),
         ("provider objects stay while their Machine may be there", simple("nothing", &rumour)),
+        ("the exit of one Machine is not that of the next", simple("nothing", &next)),
     ]
 }
 
