@@ -92,11 +92,14 @@ pub const LENT_HOST: &str = "5spot.finos.org/lent-host";
 pub const CONTROL_PLANE_LABELS: [&str; 2] =
     ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
 
-/// Cluster API's annotations of a Node: the Machine that it belongs to, and the namespace of that.
+/// Cluster API's annotation of a Node: the Machine that it belongs to.
 pub const NODE_MACHINE: &str = "cluster.x-k8s.io/machine";
 
-/// See [`NODE_MACHINE`].
-pub const NODE_MACHINE_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
+/// Cluster API's annotation of a Node: the namespace of its Machine and of its Cluster.
+pub const NODE_CLUSTER_NAMESPACE: &str = "cluster.x-k8s.io/cluster-namespace";
+
+/// Cluster API's annotation of a Node: its Cluster.
+pub const NODE_CLUSTER: &str = "cluster.x-k8s.io/cluster-name";
 
 /// Annotation of a Node: identity of the Machine for which the reclaim agent is armed. A Node that comes back bears what
 /// it bore, so a request counts only while this is the Machine of today.

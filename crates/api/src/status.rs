@@ -162,6 +162,15 @@ impl ScheduledMachine {
         })
     }
 
+    /// Whether status says that its workload cluster is the management cluster itself.
+    pub fn is_in_management_cluster(&self) -> bool {
+        let conditions = self.status.as_ref().map(|status| status.conditions.as_slice()).unwrap_or_default();
+        conditions.iter().any(|condition| {
+            condition.type_ == ConditionKind::WorkloadReachable.word()
+                && condition.reason == status::MANAGEMENT_CLUSTER
+        })
+    }
+
     /// `apiVersion` and kind of a provider object: of the one that exists, else of the one that would be made.
     /// Edits of the embedded specs take effect at the next activation.
     pub fn provider_type(&self, part: Part) -> Option<(&str, &str)> {

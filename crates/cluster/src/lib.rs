@@ -43,3 +43,4 @@ pub use observe::{Readable, Surroundings};
 pub use perform::Performed;
 pub use shell::{Change, Right, Settings, Shell};
 pub use watched::Watched;
+pub use workload::ManagementNamespaces;

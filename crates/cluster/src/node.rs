@@ -7,7 +7,7 @@ use fivespot_api::names;
 use fivespot_core::drain::{Pod, PodId};
 use fivespot_core::host::HostId;
 use fivespot_core::intent::{Effect, Taint};
-use fivespot_core::observed::{Node, NodeTaint, Pods, Record};
+use fivespot_core::observed::{Node, NodeOwner, NodeTaint, Pods, Record};
 use fivespot_core::reclaim::Request;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -23,14 +23,37 @@ pub(crate) struct NodeItem {
     pub(crate) labelled: bool,
     /// What the label of the reclaim agent says.
     pub(crate) agent_label: Option<String>,
-    /// Namespace and name of the Machine that Cluster API says it belongs to.
-    pub(crate) machine: Option<Key>,
-    /// Whether it runs a control plane: such a Node is never taken for a host that came back.
+    /// The Machine that Cluster API says it belongs to.
+    pub(crate) machine: Option<MachineName>,
+    /// Whether it runs a control plane: such a Node is never lent, and nothing is written to it.
     pub(crate) is_control_plane: bool,
     /// What `cordoned-by` says.
     pub(crate) cordoned_by: Option<String>,
     /// What the annotations of [`REQUEST`] say.
     pub(crate) request: [Option<String>; 3],
+}
+
+/// The Machine of a Node, as Cluster API's annotations on the Node name it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MachineName {
+    pub(crate) key: Key,
+    pub(crate) cluster: String,
+}
+
+impl NodeItem {
+    /// Whose it is, for the ScheduledMachine of this name and its Cluster.
+    pub(crate) fn owner(&self, key: &Key, cluster: &str) -> NodeOwner {
+        if self.is_control_plane {
+            return NodeOwner::Other("the control plane".to_owned());
+        }
+        match &self.machine {
+            None => NodeOwner::Nobody,
+            Some(machine) if machine.key == *key && machine.cluster == cluster => NodeOwner::ThisMachine,
+            Some(machine) => {
+                NodeOwner::Other(format!("Machine {} of Cluster {}", machine.key, machine.cluster))
+            }
+        }
+    }
 }
 
 /// The annotations that make a request to give the machine back.
@@ -122,14 +145,16 @@ impl Item for NodeItem {
                 machine_id: status.node_info.machine_id,
                 system_uuid: status.node_info.system_uuid,
             },
-            claimed_by: None,
+            owner: NodeOwner::Nobody,
             rivals: Vec::new(),
             request: Request::read(request[0].as_deref(), request[1].as_deref(), request[2].as_deref()),
             pods: Pods::NotAsked,
         };
         let machine = annotation(names::NODE_MACHINE).filter(|name| !name.is_empty());
-        let machine =
-            machine.map(|name| Key::new(annotation(names::NODE_MACHINE_NAMESPACE).unwrap_or_default(), name));
+        let machine = machine.map(|name| MachineName {
+            key: Key::new(annotation(names::NODE_CLUSTER_NAMESPACE).unwrap_or_default(), name),
+            cluster: annotation(names::NODE_CLUSTER).unwrap_or_default(),
+        });
         let has_label = |label: &&str| metadata.labels.as_ref().is_some_and(|all| all.contains_key(*label));
         let is_control_plane = names::CONTROL_PLANE_LABELS.iter().any(has_label);
         let (annotated, labelled) = (metadata.annotations.is_some(), metadata.labels.is_some());
@@ -153,7 +178,10 @@ impl Item for NodeItem {
             Record::Unreadable(text) => text.len(),
         };
         let request = request.as_ref().map_or(0, |it| it.reason.len() + it.requested_at.len());
-        let machine = self.machine.as_ref().map_or(0, |key| key.namespace.len() + key.name.len());
+        let machine = self
+            .machine
+            .as_ref()
+            .map_or(0, |MachineName { key, cluster }| key.namespace.len() + key.name.len() + cluster.len());
         let texts = [name, uid, &ready.reason, &ready.message, &host.machine_id, &host.system_uuid];
         let options = [provider_id, armed_for, &self.agent_label, &self.cordoned_by];
         size_of::<Self>()

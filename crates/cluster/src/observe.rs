@@ -14,7 +14,7 @@ use crate::node::NodeItem;
 use crate::parts::{PartItem, ProviderWords, absent};
 use crate::perform::priority;
 use crate::rivals;
-use crate::shell::{Capi, Shell, wanted};
+use crate::shell::{Capi, Shell};
 use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_api::names::{CONTROLLER, RECLAIM_REQUESTED, SYSTEM_NAMESPACE};
@@ -141,7 +141,7 @@ impl Shell {
         if !is_asked || !(reclaimed || armed || commands.is_some_and(|all| !all.is_empty())) {
             return Vec::new();
         }
-        match self.workloads.reach(&wanted(watched)).await {
+        match self.workloads.reach(&self.wanted(watched)).await {
             Ok(reached) => reached.agent_configs(watched.uid()).await,
             // Who cannot be reached cannot be told.
             Err(_) => Vec::new(),
@@ -159,7 +159,7 @@ impl Shell {
         let Some(node) = node.filter(|_| is_wanted && !is_urgent && phase == Some(Phase::Active)) else {
             return AgentSight::NotAsked;
         };
-        match self.workloads.reach(&wanted(watched)).await {
+        match self.workloads.reach(&self.wanted(watched)).await {
             Ok(reached) => reached.agent_pods.on(&node.name).await,
             Err(why) => AgentSight::NotVisible(why.message),
         }
@@ -291,7 +291,7 @@ impl Shell {
 
     /// The Node that has the name of the host that was lent last, if there is one.
     async fn returned_host(&self, watched: &Watched, name: &str, needs: Needs, is_certain: bool) -> Workload {
-        let reached = match self.workloads.reach(&wanted(watched)).await {
+        let reached = match self.workloads.reach(&self.wanted(watched)).await {
             Ok(reached) => reached,
             Err(why) => return Workload::Unreachable(why),
         };
@@ -306,7 +306,7 @@ impl Shell {
     }
 
     async fn workload(&self, watched: &Watched, name: &str, needs: Needs) -> Workload {
-        let reached = match self.workloads.reach(&wanted(watched)).await {
+        let reached = match self.workloads.reach(&self.wanted(watched)).await {
             Ok(reached) => reached,
             Err(why) => return Workload::Unreachable(why),
         };
@@ -341,9 +341,7 @@ impl Shell {
             },
         };
         let mut node = item.view.clone();
-        let other = item.machine.as_ref().filter(|machine| **machine != watched.key());
-        let control_plane = item.is_control_plane.then(|| "the control plane".to_owned());
-        node.claimed_by = other.map(ToString::to_string).or(control_plane);
+        node.owner = item.owner(&watched.key(), &watched.machine.spec.cluster_name);
         node.rivals = self.node_rivals(watched, &node.uid);
         if needs.pods {
             // The kill switch waits for nobody.

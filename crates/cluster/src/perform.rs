@@ -8,7 +8,7 @@ use crate::event::Event;
 use crate::gate::Rank;
 use crate::kinds::Place;
 use crate::observe::provider_type;
-use crate::shell::{Capi, CapiPlaces, Permission, Shell, wanted};
+use crate::shell::{Capi, CapiPlaces, Permission, Shell};
 use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
@@ -374,7 +374,7 @@ impl Shell {
 
     pub(crate) async fn reach(&self, watched: &Watched) -> Result<Reached, Error> {
         let what = "reach the workload cluster".to_owned();
-        let reached = self.workloads.reach(&wanted(watched)).await;
+        let reached = self.workloads.reach(&self.wanted(watched)).await;
         reached.map_err(|why| Error::Unreadable { what, why: why.message })
     }
 

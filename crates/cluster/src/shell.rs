@@ -9,8 +9,8 @@ use crate::parts::PartItem;
 use crate::rivals::{self, Share, Shares};
 use crate::supervisor::Supervisor;
 use crate::watched::Watched;
-use crate::workload::{ClusterId, SecretId, Wanted, Workloads};
-use fivespot_api::names::{self, CONTROLLER, kubeconfig_secret};
+use crate::workload::{ClusterId, ManagementNamespaces, SecretId, Wanted, WithoutSecret, Workloads, wanted};
+use fivespot_api::names::{self, CONTROLLER};
 use fivespot_core::claim::{Claim, Rival};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Patience, Phase};
@@ -88,6 +88,8 @@ pub struct Settings {
     pub capi_version: Option<CapiVersion>,
     /// How long deletions wait.
     pub patience: Patience,
+    /// Whose machines may be in the management cluster itself.
+    pub management_namespaces: ManagementNamespaces,
     /// Name of this instance; events and requests carry it.
     pub instance: String,
     /// Which machines it looks after.
@@ -239,6 +241,7 @@ impl Shell {
         let settings = Settings {
             capi_version: None,
             patience: Patience::Endless,
+            management_namespaces: ManagementNamespaces::AsShown,
             instance: String::new(),
             right: Arc::new(NoRight),
         };
@@ -330,6 +333,11 @@ impl Shell {
         all
     }
 
+    /// How the workload cluster of a ScheduledMachine is found.
+    pub(crate) fn wanted(&self, watched: &Watched) -> Wanted {
+        wanted(watched, &self.settings.management_namespaces)
+    }
+
     pub(crate) fn capi(&self) -> Capi {
         self.capi.borrow().clone()
     }
@@ -400,7 +408,7 @@ impl Shell {
     /// if another instance looks after it: whoever takes over knows the Nodes already. To be called now and then.
     pub fn tidy(&self) {
         let all = self.objects.all();
-        let used: HashSet<SecretId> = all.iter().map(|(_, watched)| wanted(watched).secret).collect();
+        let used: HashSet<SecretId> = all.iter().map(|(_, watched)| self.wanted(watched).secret).collect();
         self.workloads.keep_only(|id| used.contains(id));
         // Of a host that was lent and handed back it must be noticed if it comes back.
         let has_node = |watched: &Watched| {
@@ -408,7 +416,7 @@ impl Shell {
             status.is_some_and(|status| status.node_ref.is_some() || status.host.is_some())
         };
         let lent = all.iter().filter(|(_, watched)| has_node(watched));
-        let lent: HashSet<SecretId> = lent.map(|(_, watched)| wanted(watched).secret).collect();
+        let lent: HashSet<SecretId> = lent.map(|(_, watched)| self.wanted(watched).secret).collect();
         for id in &lent {
             self.workloads.watch(id);
         }
@@ -433,8 +441,8 @@ impl Shell {
 
     fn workload_changed(&self, cluster: &ClusterId) {
         let in_it = |_: &Key, watched: &Watched| match cluster {
-            ClusterId::Management => wanted(watched).may_fall_back,
-            ClusterId::Secret(secret) => wanted(watched).secret == *secret,
+            ClusterId::Management => self.wanted(watched).without_secret == WithoutSecret::ManagementCluster,
+            ClusterId::Secret(secret) => self.wanted(watched).secret == *secret,
         };
         self.objects.keys(in_it).iter().for_each(|key| (self.notify)(key, Change::World));
     }
@@ -514,28 +522,6 @@ impl Shell {
         };
         providers.insert(id, Provider { cache: cache.clone(), task });
         cache
-    }
-}
-
-/// Where the kubeconfig of a ScheduledMachine's workload cluster should be.
-pub(crate) fn wanted(watched: &Watched) -> Wanted {
-    let spec = &watched.machine.spec;
-    let namespace = watched.machine.metadata.namespace.clone().unwrap_or_default();
-    match &spec.kubeconfig_secret_ref {
-        Some(secret) => Wanted {
-            secret: SecretId { namespace, name: secret.name.clone(), key: secret.key.clone() },
-            may_fall_back: false,
-            is_named: true,
-        },
-        None => Wanted {
-            secret: SecretId {
-                namespace,
-                name: kubeconfig_secret(&spec.cluster_name),
-                key: fivespot_api::DEFAULT_KUBECONFIG_KEY.to_owned(),
-            },
-            may_fall_back: !watched.machine.has_seen_secret(),
-            is_named: false,
-        },
     }
 }
 

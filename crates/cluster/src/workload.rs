@@ -13,6 +13,9 @@ use crate::node::NodeItem;
 use crate::parts::{MetaOnly, key_of};
 use crate::reclaim::{ConfigItem, config_maps, node_of};
 use crate::supervisor::Supervisor;
+use crate::watched::Watched;
+use fivespot_api::names::kubeconfig_secret;
+use fivespot_api::{DEFAULT_KUBECONFIG_KEY, KubeconfigSecretRef};
 use fivespot_core::observed::{Access, AgentConfig, Unreachable, UnreachableReason};
 use k8s_openapi::ByteString;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -54,10 +57,67 @@ pub(crate) enum ClusterId {
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) secret: SecretId,
-    /// Whether the management cluster may take the place of a Secret that does not exist.
-    pub(crate) may_fall_back: bool,
-    /// Whether the spec names the Secret.
-    pub(crate) is_named: bool,
+    pub(crate) without_secret: WithoutSecret,
+}
+
+/// What a Secret that does not exist means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WithoutSecret {
+    /// The management cluster is the workload cluster.
+    ManagementCluster,
+    /// It might be, but no administrator has said so of this namespace.
+    NotListed,
+    /// The Secret was there before.
+    Gone,
+    /// The spec names a Secret that is not there.
+    NotYet,
+}
+
+impl WithoutSecret {
+    /// Whether a Secret was seen before, or is named: then the management cluster never takes its place.
+    fn is_bound(self) -> bool {
+        match self {
+            Self::ManagementCluster | Self::NotListed => false,
+            Self::Gone | Self::NotYet => true,
+        }
+    }
+}
+
+/// Namespaces whose machines may join the management cluster itself, where their Cluster has no kubeconfig Secret.
+#[derive(Debug, Clone)]
+pub enum ManagementNamespaces {
+    /// These; `*` is every namespace.
+    Listed(Vec<String>),
+    /// Those in which the controller does so, as status says: for a program that only looks.
+    AsShown,
+}
+
+impl ManagementNamespaces {
+    fn contain(&self, watched: &Watched) -> bool {
+        match self {
+            Self::Listed(names) => {
+                let own = watched.machine.metadata.namespace.as_deref();
+                names.iter().any(|name| name == "*" || Some(name.as_str()) == own)
+            }
+            Self::AsShown => watched.machine.is_in_management_cluster(),
+        }
+    }
+}
+
+/// How the workload cluster of a ScheduledMachine is found.
+pub(crate) fn wanted(watched: &Watched, namespaces: &ManagementNamespaces) -> Wanted {
+    let spec = &watched.machine.spec;
+    let namespace = watched.machine.metadata.namespace.clone().unwrap_or_default();
+    if let Some(KubeconfigSecretRef { name, key }) = spec.kubeconfig_secret_ref.clone() {
+        return Wanted { secret: SecretId { namespace, name, key }, without_secret: WithoutSecret::NotYet };
+    }
+    let (name, key) = (kubeconfig_secret(&spec.cluster_name), DEFAULT_KUBECONFIG_KEY.to_owned());
+    let without_secret = match (watched.machine.has_seen_secret(), namespaces.contain(watched)) {
+        (true, _) => WithoutSecret::Gone,
+        (false, true) => WithoutSecret::ManagementCluster,
+        (false, false) => WithoutSecret::NotListed,
+    };
+    Wanted { secret: SecretId { namespace, name, key }, without_secret }
 }
 
 /// A cluster that can be reached.
@@ -243,31 +303,39 @@ impl Workloads {
         };
         let _ = tokio::time::timeout(FIRST_LOOK, first).await;
         let SecretId { namespace, name, key } = &wanted.secret;
-        let failed =
-            |reason, message: String| Err(Unreachable { by_secret: !wanted.may_fall_back, reason, message });
+        let by_secret = wanted.without_secret.is_bound();
+        let failed = |reason, message: String| Err(Unreachable { by_secret, reason, message });
         let state = access.state.borrow().clone();
-        match state {
-            State::Linked(link) => {
+        match (state, wanted.without_secret) {
+            (State::Linked(link), _) => {
                 self.linked(ClusterId::Secret(wanted.secret.clone()), Access::Secret, &link).await
             }
-            State::Absent if wanted.may_fall_back => {
+            (State::Absent, WithoutSecret::ManagementCluster) => {
                 let link = self.own_link();
                 self.linked(ClusterId::Management, Access::Management, &link).await
             }
-            State::Absent => failed(
-                if wanted.is_named {
-                    UnreachableReason::NamedSecretNotFound
-                } else {
-                    UnreachableReason::SecretNotFound
-                },
-                format!("Secret {namespace}/{name}, which holds its kubeconfig, is not there"),
-            ),
-            State::Invalid(why) => Err(Unreachable {
+            (State::Absent, without) => {
+                let message = format!("Secret {namespace}/{name}, which holds its kubeconfig, is not there");
+                match without {
+                    WithoutSecret::NotYet => failed(UnreachableReason::NamedSecretNotFound, message),
+                    WithoutSecret::NotListed => failed(
+                        UnreachableReason::NoSecret,
+                        format!(
+                            "{message}. If the management cluster is the workload cluster too, an administrator must \
+                             add namespace {namespace} to --management-cluster-namespaces of the controller"
+                        ),
+                    ),
+                    WithoutSecret::Gone | WithoutSecret::ManagementCluster => {
+                        failed(UnreachableReason::SecretNotFound, message)
+                    }
+                }
+            }
+            (State::Invalid(why), _) => Err(Unreachable {
                 by_secret: true,
                 reason: UnreachableReason::SecretInvalid,
                 message: format!("key {key} of Secret {namespace}/{name} is not a kubeconfig: {why}"),
             }),
-            State::Unknown => match access.secret.health().failure {
+            (State::Unknown, _) => match access.secret.health().failure {
                 Some(failure) if failure.code == Some(403) => failed(
                     UnreachableReason::SecretForbidden,
                     format!("Secret {namespace}/{name} may not be read: {}", failure.message),

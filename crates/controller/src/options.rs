@@ -81,6 +81,11 @@ pub(crate) struct Options {
           default_values_t = GITOPS_MANAGERS.map(str::to_owned))]
     pub(crate) gitops_managers: Vec<String>,
 
+    /// Namespaces whose machines may join the management cluster itself if their Cluster has no kubeconfig Secret; * for
+    /// all. Without it, none: a machine whose Cluster has no Secret is not followed into any cluster.
+    #[arg(long, env = "MANAGEMENT_CLUSTER_NAMESPACES", value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) management_cluster_namespaces: Vec<String>,
+
     /// Kubeconfig of the management cluster. Without it, what kubectl would use, or the pod's own account.
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,

@@ -8,7 +8,9 @@ use crate::work::Worker;
 use anyhow::Context;
 use fivespot_api::ScheduledMachine;
 use fivespot_api::names::CONTROLLER;
-use fivespot_cluster::{Caller, Change, Key, Retry, Right, Settings, Shell, connect_to};
+use fivespot_cluster::{
+    Caller, Change, Key, ManagementNamespaces, Retry, Right, Settings, Shell, connect_to,
+};
 use fivespot_core::lifecycle::{Patience, Phase};
 use fivespot_ops::admin::{Checks, serve_health, serve_metrics};
 use fivespot_ops::shutdown;
@@ -153,8 +155,13 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         Keeper::new(client.clone(), slots::Settings { namespace, program: CONTROLLER, instance });
     let share = Arc::new(Share::new(dry_run, keeper.holdings()));
     let patience = if options.force_finalizer_on_timeout { Patience::Limited } else { Patience::Endless };
-    let settings =
-        Settings { capi_version: options.capi_version, patience, instance: name, right: share.clone() };
+    let settings = Settings {
+        capi_version: options.capi_version,
+        patience,
+        management_namespaces: ManagementNamespaces::Listed(options.management_cluster_namespaces.clone()),
+        instance: name,
+        right: share.clone(),
+    };
     let desk = Arc::new(Desk {
         share: Arc::clone(&share),
         queue: Mutex::default(),

@@ -9,7 +9,7 @@
 //! id are those of the Node that was lent; a name alone is shown, and nothing is done about it.
 
 use crate::claim;
-use crate::observed::{Cluster, Machine, Node, Observed, Presence};
+use crate::observed::{Cluster, Machine, Node, NodeOwner, Observed, Presence};
 
 /// What a kubelet reports about the host it runs on (`status.nodeInfo`).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -57,10 +57,16 @@ pub fn lent_node(observed: &Observed) -> Option<&Node> {
     observed.workload.node().filter(is_named).filter(|node| is_machines(observed, machine, node))
 }
 
-/// Whether a Node is the host of this Machine, and of no other that has a better right to it.
+/// Whether a Node is the host of this Machine, and of no other that has a better right to it. Cluster API must have said so
+/// on the Node itself: providerID and nodeRef stand on the Machine, where others may write.
 pub fn is_machines(observed: &Observed, machine: &Machine, node: &Node) -> bool {
-    let is_same = machine.provider_id.is_some() && machine.provider_id == node.provider_id;
-    is_same && claim::node_rival(observed, node).is_none()
+    let is_marked = node.owner == NodeOwner::ThisMachine;
+    is_marked && has_same_id(machine, node) && claim::node_rival(observed, node).is_none()
+}
+
+/// Whether Machine and Node have one providerID.
+pub fn has_same_id(machine: &Machine, node: &Node) -> bool {
+    machine.provider_id.is_some() && machine.provider_id == node.provider_id
 }
 
 /// The host that is lent now, or was lent last.
@@ -78,7 +84,10 @@ pub fn returned(observed: &Observed) -> Option<(&Node, Returned)> {
     if !matches!(observed.cluster, Cluster::Present { deleting: false, .. }) {
         return None;
     }
-    let is_free = |node: &&Node| node.claimed_by.is_none() && claim::node_rival(observed, node).is_none();
+    let is_free = |node: &&Node| {
+        let is_others = matches!(node.owner, NodeOwner::Other(_));
+        !is_others && claim::node_rival(observed, node).is_none()
+    };
     let node = observed.workload.node().filter(|node| node.name == lent.node).filter(is_free)?;
     let machine = match &observed.machine {
         Presence::Absent(_) => None,

@@ -206,8 +206,10 @@ pub struct Unreachable {
 /// Why a workload cluster cannot be reached, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnreachableReason {
-    /// The Secret is not there.
+    /// The Secret is not there any more.
     SecretNotFound,
+    /// The Secret was never there, and the management cluster may not take its place.
+    NoSecret,
     /// The Secret that the spec names is not there, and may never have been.
     NamedSecretNotFound,
     /// We may not read it.
@@ -245,9 +247,8 @@ pub struct Node {
     pub labelled: bool,
     /// The host that it runs on, as its kubelet reports it.
     pub host: HostId,
-    /// Whose it is, if it is not this ScheduledMachine's: the Machine that Cluster API says it belongs to, or the control
-    /// plane that runs on it.
-    pub claimed_by: Option<String>,
+    /// Whose it is.
+    pub owner: NodeOwner,
     /// Other ScheduledMachines that ended up on the same Node.
     pub rivals: Vec<Claim>,
     /// A request to give the machine back.
@@ -261,6 +262,18 @@ impl Node {
     pub fn is_silent(&self) -> bool {
         self.ready.status.is_none()
     }
+}
+
+/// Whose a Node is, by the annotations that Cluster API writes to it through the kubeconfig of the cluster. A providerID
+/// proves less: whoever may write Machines in a namespace can write any into them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NodeOwner {
+    /// The annotations name no Machine.
+    Nobody,
+    /// They name the Machine of this ScheduledMachine, in its namespace and its Cluster.
+    ThisMachine,
+    /// They name another Machine, or the Node runs a control plane; the text says which.
+    Other(String),
 }
 
 /// What the reclaim agent of a Node is told.

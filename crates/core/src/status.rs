@@ -119,6 +119,9 @@ pub const SECRET_SEEN: [&str; 5] = [
     "LimitExceeded",
 ];
 
+/// Reason of WorkloadReachable where the management cluster is the workload cluster.
+pub const MANAGEMENT_CLUSTER: &str = "ManagementCluster";
+
 /// Renders what a decision means for people.
 pub fn report(decision: &Decision, observed: &Observed) -> Report {
     let machine = observed.machine.ours();
@@ -340,12 +343,13 @@ fn workload_reachable(workload: &Workload) -> Option<Condition> {
         }
         Workload::Reachable(Access::Management, _) => (
             true,
-            "ManagementCluster",
+            MANAGEMENT_CLUSTER,
             "There is no kubeconfig Secret: it is the management cluster itself".to_owned(),
         ),
         Workload::Unreachable(why) => {
             let reason = match why.reason {
                 UnreachableReason::SecretNotFound => "KubeconfigSecretNotFound",
+                UnreachableReason::NoSecret => "NoKubeconfigSecret",
                 UnreachableReason::NamedSecretNotFound => "KubeconfigSecretRefNotFound",
                 UnreachableReason::SecretForbidden | UnreachableReason::ConnectionFailed if why.by_secret => {
                     "ConnectionFailed"

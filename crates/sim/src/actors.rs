@@ -2,7 +2,7 @@
 
 use crate::world::{ClusterThing, HOST, PROGRAM, Provider, Sight, Spec, World, admin_taint, evict};
 use fivespot_core::lifecycle::{Deletion, Part, Patience};
-use fivespot_core::observed::AgentConfig;
+use fivespot_core::observed::{AgentConfig, NodeOwner};
 use fivespot_core::reclaim::Request;
 use jiff::{SignedDuration, Timestamp};
 
@@ -126,6 +126,8 @@ pub enum Fault {
     CapiDown(bool),
     /// A policy forbids to disable the schedule, or does not.
     PolicyForbids(bool),
+    /// Somebody takes Cluster API's annotations off the Node.
+    MarkLost,
 }
 
 impl World {
@@ -294,6 +296,11 @@ impl World {
             Fault::ProviderDown(on) => self.provider_down = on,
             Fault::CapiDown(on) => self.capi_down = on,
             Fault::PolicyForbids(on) => self.refuses_disable = on,
+            Fault::MarkLost => {
+                if let Some(node) = &mut self.node {
+                    node.view.owner = NodeOwner::Nobody;
+                }
+            }
         }
     }
 
@@ -339,7 +346,10 @@ impl World {
         }
         machine.view.bootstrapped |= self.bootstrap.as_ref().is_some_and(|it| it.done);
         machine.view.provider_id = machine.view.provider_id.take().or(host);
-        machine.view.node_name = machine.view.node_name.take().or(joined);
+        machine.view.node_name = machine.view.node_name.take().or(joined.clone());
+        if let Some(node) = self.node.as_mut().filter(|node| joined.as_ref() == Some(&node.view.name)) {
+            node.view.owner = NodeOwner::ThisMachine;
+        }
     }
 
     /// Cluster API deletes a Machine: drain, infrastructure, bootstrap, Node, in this order.

@@ -6,7 +6,7 @@ use crate::world::{
 use fivespot_core::drain::FORCED;
 use fivespot_core::host::LentHost;
 use fivespot_core::lifecycle::{Deletion, Part, Phase};
-use fivespot_core::observed::{AgentConfig, Cause, Shutdown};
+use fivespot_core::observed::{AgentConfig, Cause, NodeOwner, Shutdown};
 use fivespot_core::reclaim::{Reclaim, Request, accept};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub const GOALS: [Named; 14] = [
 ];
 
 /// What there is.
-pub const WORLDS: [Named; 26] = [
+pub const WORLDS: [Named; 28] = [
     ("nothing", |_| {}),
     ("no cluster", |world| world.cluster = None),
     ("cluster deleting", |world| {
@@ -94,6 +94,18 @@ pub const WORLDS: [Named; 26] = [
         if let Some(node) = &mut world.node {
             node.view.provider_id = Some("host://2".to_owned());
         }
+    }),
+    ("node not marked", |world| {
+        node_ready(world);
+        pods(world, true);
+        ask(world);
+        own(world, NodeOwner::Nobody);
+    }),
+    ("node of another machine", |world| {
+        node_ready(world);
+        pods(world, true);
+        ask(world);
+        own(world, NodeOwner::Other("Machine lab/other of Cluster lab".to_owned()));
     }),
     ("unreachable", |world| {
         node_ready(world);
@@ -250,6 +262,7 @@ fn node(world: &mut World) {
     if let Some(node) = &mut world.node {
         (node.view.labelled, node.view.armed_for) = (true, machine);
     }
+    own(world, NodeOwner::ThisMachine);
     let commands = Some(vec![PROGRAM.to_owned()]);
     world.agent_configs = vec![AgentConfig { node: NODE.to_owned(), uid, commands }];
 }
@@ -268,6 +281,12 @@ fn came_back(world: &mut World) {
     let host = LentHost { node: node.view.name.clone(), id: node.view.host.clone() };
     (world.memory.host, world.memory.noted_host) = (Some(host.clone()), Some(host));
     (world.node, world.finalizer, world.host_is_dirty) = (Some(node), true, true);
+}
+
+fn own(world: &mut World, owner: NodeOwner) {
+    if let Some(node) = &mut world.node {
+        node.view.owner = owner;
+    }
 }
 
 fn cordon(world: &mut World, by_us: bool) {

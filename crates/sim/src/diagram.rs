@@ -162,7 +162,8 @@ fn cause(event: Event, next: &World) -> &'static str {
             | Fault::HostBoots
             | Fault::ProviderDown(_)
             | Fault::CapiDown(_)
-            | Fault::PolicyForbids(_),
+            | Fault::PolicyForbids(_)
+            | Fault::MarkLost,
         ) => "a fault",
         Event::User(User::Reclaim | User::Program(_)) => "reclaimed",
         Event::User(User::Resume) => "resumed",

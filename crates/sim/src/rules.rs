@@ -162,7 +162,7 @@ pub(crate) fn may_leave(world: &World) -> bool {
 }
 
 fn node(world: &World) -> Option<&'static str> {
-    let is_ours = world.same_host() || world.has_returned();
+    let is_ours = (world.same_host() && world.is_marked()) || world.has_returned();
     rule(!is_ours, "a Node is written that is not the Machine's")
 }
 
@@ -203,7 +203,8 @@ fn delete_machine(world: &World) -> Option<&'static str> {
         .or_else(|| rule(world.is_paused(), "a Machine is deleted while paused"))
         .or_else(|| rule(!may_leave(world) && !broken, "a Machine is deleted that may stay"))
         .or_else(|| {
-            let again = !machine.view.excludes_drain && !world.capi_down;
+            // A Node that is not marked as the Machine's is left to Cluster API.
+            let again = !machine.view.excludes_drain && !world.capi_down && world.is_marked();
             rule(again, "a Machine is deleted and Cluster API drains it again")
         })
         .or_else(|| {
@@ -219,7 +220,8 @@ fn is_emptied(world: &World) -> bool {
     let cluster_goes = world.cluster.is_some_and(|cluster| cluster.deleting);
     let Some(node) = &world.node else { return true };
     let joined = world.machine.as_ref().is_some_and(|it| it.view.node_name.is_some());
-    if over || cluster_goes || !joined || !world.same_host() {
+    let left_to_cluster_api = !world.is_marked();
+    if over || cluster_goes || !joined || !world.same_host() || left_to_cluster_api {
         return true;
     }
     let stays = |pod: &Tenant| {

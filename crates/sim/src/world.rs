@@ -11,8 +11,8 @@ use fivespot_core::intent::{Draft, DraftObject, DraftSchedule, Effect, Intent, T
 use fivespot_core::lifecycle::{Action, Budget, NodeId, Orders, Part, Patience};
 use fivespot_core::observed::{
     Access, AgentConfig, AgentPod, AgentPodState, AgentSight, Certainty, Cluster, Foreign, Machine, Memory,
-    Needs, Node, NodeTaint, Object, Observed, Pods, Presence, Ready, Record, Served, Unknown, Unreachable,
-    UnreachableReason, Version, Workload,
+    Needs, Node, NodeOwner, NodeTaint, Object, Observed, Pods, Presence, Ready, Record, Served, Unknown,
+    Unreachable, UnreachableReason, Version, Workload,
 };
 use fivespot_core::reclaim::Calls;
 use fivespot_core::status::{ConditionKind, Report};
@@ -275,6 +275,11 @@ impl World {
         let machine = self.machine.as_ref().and_then(|machine| machine.view.provider_id.as_ref());
         let node = self.node.as_ref().and_then(|node| node.view.provider_id.as_ref());
         machine.is_some() && machine == node
+    }
+
+    /// Whether Cluster API has marked the Node as that of the Machine.
+    pub fn is_marked(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.view.owner == NodeOwner::ThisMachine)
     }
 
     /// Whether the Node is that of the host that was lent, in the cluster again without a Machine.
@@ -630,7 +635,7 @@ impl World {
             armed_for: None,
             labelled: false,
             host: HostId { machine_id: "m1".into(), system_uuid: "s1".into() },
-            claimed_by: None,
+            owner: NodeOwner::Nobody,
             rivals: Vec::new(),
             request: None,
             pods: Pods::NotAsked,

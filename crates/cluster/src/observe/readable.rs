@@ -10,7 +10,7 @@ use crate::error::{Error, call};
 use crate::kinds::Place;
 use crate::parts::{PartItem, absent};
 use crate::perform::own_path;
-use crate::shell::{Capi, Shell, wanted};
+use crate::shell::{Capi, Shell};
 use crate::watched::Watched;
 use fivespot_core::lifecycle::Part;
 use fivespot_core::name::object_name;
@@ -136,7 +136,7 @@ impl Shell {
         let Some(node) = node else { return Readable::Read(Workload::NotAsked) };
         match self.workload(watched, &node, Needs::OBJECTS).await {
             Workload::Unreachable(Unreachable { reason: UnreachableReason::SecretForbidden, .. }) => {
-                Readable::Forbidden(format!("list Secret {}", wanted(watched).secret.name))
+                Readable::Forbidden(format!("list Secret {}", self.wanted(watched).secret.name))
             }
             seen => Readable::Read(seen),
         }

@@ -19,6 +19,7 @@ mod worlds;
 mod chaos;
 mod clock;
 mod ejected;
+mod forged;
 mod hostile;
 mod one_node;
 mod process;

@@ -120,6 +120,8 @@ impl Controller {
                 .args(args)
                 .env_remove("POD_NAME")
                 .env_remove("POD_UID")
+                // Most worlds of these tests are in one cluster. A test of the flag gives the flag, which wins.
+                .env("MANAGEMENT_CLUSTER_NAMESPACES", "*")
                 .envs(env.iter().copied());
         }))
     }

@@ -5,7 +5,7 @@ use crate::claim;
 use crate::host;
 use crate::intent::Intent;
 use crate::observed::{
-    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, Object, Presence, Served, Workload,
+    Cause, Certainty, Cluster, Foreign, Machine, Needs, Node, NodeOwner, Object, Presence, Served, Workload,
 };
 use crate::taint;
 use std::time::Duration;
@@ -194,7 +194,10 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
         Err(waiting) => {
             // What takes long is asked about: Cluster API does not pass on why a provider fails.
             given.ask_provider(&mut decision, machine.object.created_at);
-            let is_error = matches!(waiting, Waiting::WrongNode { .. } | Waiting::NodeClaimed { .. });
+            let is_error = matches!(
+                waiting,
+                Waiting::WrongNode { .. } | Waiting::NodeClaimed { .. } | Waiting::NodeOfOther { .. }
+            );
             let phase = if is_error { Phase::Error } else { Phase::Pending };
             return Decision { phase, waiting: Some(waiting), ..decision };
         }
@@ -251,8 +254,16 @@ fn seen_node<'a>(given: Given<'a>, machine: &Machine) -> Result<&'a Node, Waitin
     if let Some(other) = claim::node_rival(given.observed, node) {
         return Err(Waiting::NodeClaimed { node: name.clone(), other: other.name.clone() });
     }
+    if let NodeOwner::Other(other) = &node.owner {
+        return Err(Waiting::NodeOfOther { node: name.clone(), other: other.clone() });
+    }
     match (&node.provider_id, &machine.provider_id) {
-        (Some(on_node), Some(on_machine)) if on_node == on_machine => Ok(node),
+        (Some(on_node), Some(on_machine)) if on_node == on_machine => match node.owner {
+            NodeOwner::ThisMachine => Ok(node),
+            NodeOwner::Nobody | NodeOwner::Other(_) => Err(provisioning(format!(
+                "Waiting until Cluster API marks Node {name} as that of its Machine"
+            ))),
+        },
         (Some(on_node), Some(on_machine)) => Err(Waiting::WrongNode {
             node: name.clone(),
             on_node: on_node.clone(),

@@ -87,7 +87,10 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
         return Decision { shutdown, waiting: Some(Waiting::Leaving), ..given.rest(under_way(given)) };
     };
     let rest = Decision { shutdown: Some(shutdown.clone()), ..given.rest(under_way(given)) };
-    let (news, text) = match empty_node(given, machine, shutdown) {
+    let step = empty_node(given, machine, shutdown);
+    // A Node that is not marked as ours is drained by Cluster API, within the bounds of the Machine.
+    let excludes = !matches!(step, Step::NotOurs) || given.is_emergency();
+    let (news, text) = match step {
         Step::Look => return Decision { needs: Needs { pods: true, ..Needs::default() }, ..rest },
         Step::Restart => {
             let shutdown = Some(restarted(given, shutdown));
@@ -108,7 +111,7 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
             (Some(News::NodeDrained), "Every pod that had to leave the Node has left".to_owned())
         }
         Step::Abandoned(why) => (Some(News::NodeDrainFailed), why),
-        Step::Nothing => (None, String::new()),
+        Step::Nothing | Step::NotOurs => (None, String::new()),
     };
     if let Some(at) = of_use_until(given, machine).filter(|at| *at > given.now) {
         let mut decision = Decision { waiting: Some(Waiting::BootstrapData { until: at }), ..rest };
@@ -119,7 +122,7 @@ fn machine_lives(given: Given<'_>, cause: Cause, machine: &Machine) -> Decision 
         Decision { waiting: Some(Waiting::MachineDeleting { hooks: machine.hooks.clone() }), ..rest };
     // A watch may not have heard yet that it was done before, and people would be told twice.
     decision.needs.certainty = true;
-    decision.actions.extend(exclude(given, machine));
+    decision.actions.extend(exclude(given, machine).filter(|_| excludes));
     decision.actions.push(given.delete(Part::Machine, &machine.object));
     decision.notes.extend(news.map(|news| Note { news, text }));
     decision.notes.push(Note { news: News::MachineDeleted, text: "Deleted the Machine".to_owned() });
@@ -182,6 +185,8 @@ enum Step {
     Abandoned(String),
     /// There is nothing to empty, or no reason to.
     Nothing,
+    /// The Machine names a Node with its providerID that Cluster API has not marked as that of this Machine.
+    NotOurs,
 }
 
 fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step {
@@ -196,6 +201,7 @@ fn empty_node(given: Given<'_>, machine: &Machine, shutdown: &Shutdown) -> Step 
     }
     let node = match &observed.workload {
         Workload::Reachable(_, Some(node)) if host::is_machines(observed, machine, node) => node,
+        Workload::Reachable(_, Some(node)) if host::has_same_id(machine, node) => return Step::NotOurs,
         Workload::NotAsked | Workload::Reachable(..) => return Step::Nothing,
         Workload::Unreachable(why) if is_late || given.is_emergency() => {
             return Step::Abandoned(format!("Node {name} was not drained: {}", why.message));
@@ -298,7 +304,7 @@ fn machine_goes(given: Given<'_>, machine: &Machine, since: Timestamp) -> Decisi
                     decision.wake.poll = Some(given.retry(&actions));
                     decision.actions.extend(actions);
                 }
-                Step::Emptied | Step::Abandoned(_) | Step::Nothing => {}
+                Step::Emptied | Step::Abandoned(_) | Step::Nothing | Step::NotOurs => {}
             }
         }
     }

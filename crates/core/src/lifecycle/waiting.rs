@@ -137,6 +137,13 @@ pub enum Waiting {
         /// Namespace and name.
         other: String,
     },
+    /// The Node is that of another Machine, or of a control plane.
+    NodeOfOther {
+        /// Its name.
+        node: String,
+        /// Whose it is.
+        other: String,
+    },
     /// The Node is not the Machine's.
     WrongNode {
         /// Its name.
@@ -195,6 +202,7 @@ impl Waiting {
             Self::KindNotServed { .. } => "KindNotServed",
             Self::AddressInUse { .. } => "AddressInUse",
             Self::NodeClaimed { .. } => "NodeClaimed",
+            Self::NodeOfOther { .. } => "NodeOfOther",
             Self::WrongNode { .. } => "ProviderIDMismatch",
         }
     }
@@ -311,6 +319,11 @@ impl fmt::Display for Waiting {
                 f,
                 "Node {node} is lent by ScheduledMachine {other} already, so nothing is written to it: both are the same \
                  host. Delete one of the two"
+            ),
+            Self::NodeOfOther { node, other } => write!(
+                f,
+                "The Machine names Node {node}, which belongs to {other}: nothing is written to it. Check nodeRef and \
+                 providerID of the Machine, and who wrote them"
             ),
             Self::WrongNode { node, on_node, on_machine } => write!(
                 f,

@@ -193,5 +193,6 @@ fn fault() -> impl Strategy<Value = Fault> {
         1 => any::<bool>().prop_map(Fault::ProviderDown),
         1 => any::<bool>().prop_map(Fault::CapiDown),
         1 => any::<bool>().prop_map(Fault::PolicyForbids),
+        1 => Just(Fault::MarkLost),
     ]
 }

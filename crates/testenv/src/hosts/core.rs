@@ -114,10 +114,28 @@ async fn bring_up(machine: &DynamicObject, world: &World) -> Result<(), Error> {
             "infrastructureProvisioned": provider_id.is_some(),
         },
     });
-    if let Some(node) = &node {
-        status["nodeRef"] = json!({"name": node.name_any()});
+    let Some(node) = &node else { return tell(machine, status, &conditions, world).await };
+    status["nodeRef"] = json!({"name": node.name_any()});
+    tell(machine, status, &conditions, world).await?;
+    mark(machine, node, world).await
+}
+
+/// Says on the Node whose it is, as the real one does after it has written `nodeRef`.
+async fn mark(machine: &DynamicObject, node: &Node, world: &World) -> Result<(), Error> {
+    let wanted = [
+        ("cluster.x-k8s.io/cluster-name", machine.data["spec"]["clusterName"].as_str().unwrap_or_default()),
+        ("cluster.x-k8s.io/cluster-namespace", machine.metadata.namespace.as_deref().unwrap_or_default()),
+        ("cluster.x-k8s.io/machine", machine.metadata.name.as_deref().unwrap_or_default()),
+    ];
+    let annotations = node.annotations();
+    if wanted.iter().all(|(key, value)| annotations.get(*key).is_some_and(|it| it == value)) {
+        return Ok(());
     }
-    tell(machine, status, &conditions, world).await
+    let annotations: serde_json::Map<String, Value> =
+        wanted.into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
+    let nodes: Api<Node> = Api::all(world.workload.clone());
+    let patch = Patch::Merge(json!({"metadata": {"annotations": annotations}}));
+    unless_gone(nodes.patch(&node.name_any(), &PatchParams::default(), &patch).await.map(drop))
 }
 
 /// In the order of the real one: infrastructure, bootstrap, Node.
