@@ -225,9 +225,14 @@ pub struct ScheduledMachineStatus {
     #[serde(rename = "providerID", skip_serializing_if = "Option::is_none")]
     pub provider_id: Option<String>,
 
-    /// Taints 5-Spot put on the Node, as the Node's own record has them.
+    /// Taints 5-Spot put on the Node. A taint that is neither here nor in pendingNodeTaints is never removed, whatever the
+    /// Node's own record says.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub applied_node_taints: Vec<NodeTaint>,
+
+    /// Taints that 5-Spot is about to put on the Node: they are written down here first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pending_node_taints: Vec<NodeTaint>,
 
     /// When a Machine was last created.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -6,10 +6,12 @@ use crate::{
 };
 use fivespot_core::duration;
 use fivespot_core::host::{HostId, LentHost};
+use fivespot_core::intent::{Effect, Taint};
 use fivespot_core::lifecycle::{Budget, Checked, Deletion, NodeId, Orders, Part, Patience, Phase};
 use fivespot_core::observed::{Cause, Memory, Shutdown};
 use fivespot_core::reclaim::{Calls, Reclaim, Request};
 use fivespot_core::status::{self, ConditionKind, Report};
+use fivespot_core::taint::Claims;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
@@ -102,6 +104,10 @@ impl ScheduledMachine {
             shutdown,
             scheduled: reason(ConditionKind::Scheduled),
             tainted: reason(ConditionKind::NodeTainted),
+            taints: Claims {
+                applied: status.applied_node_taints.iter().filter_map(read_taint).collect(),
+                pending: status.pending_node_taints.iter().filter_map(read_taint).collect(),
+            },
             last_scheduled: status.last_scheduled_time.as_ref().map(|time| time.0),
             reclaim: status.reclaim.as_ref().map(Reclaim::from),
             host: status.host.as_ref().map(LentHost::from).or_else(|| noted_host.clone()),
@@ -222,15 +228,8 @@ impl ScheduledMachine {
                 uid: uid.clone(),
             }),
             provider_id: report.provider_id.clone(),
-            applied_node_taints: report
-                .taints
-                .iter()
-                .map(|taint| NodeTaint {
-                    key: taint.key.clone(),
-                    value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
-                    effect: taint.effect.word().to_owned(),
-                })
-                .collect(),
+            applied_node_taints: report.taints.applied.iter().map(write_taint).collect(),
+            pending_node_taints: report.taints.pending.iter().map(write_taint).collect(),
             last_scheduled_time: time(report.last_scheduled),
             next_activation: time(report.next_activation),
             next_cleanup: time(report.next_cleanup),
@@ -377,4 +376,18 @@ impl From<&Reclaim> for ReclaimStatus {
             recent: reclaim.recent.iter().copied().map(Time).collect(),
         }
     }
+}
+
+fn write_taint(taint: &Taint<Effect>) -> NodeTaint {
+    NodeTaint {
+        key: taint.key.clone(),
+        value: Some(taint.value.clone()).filter(|value| !value.is_empty()),
+        effect: taint.effect.word().to_owned(),
+    }
+}
+
+/// A taint that nobody can read is not ours.
+fn read_taint(taint: &NodeTaint) -> Option<Taint<Effect>> {
+    let NodeTaint { key, value, effect } = taint.clone();
+    Some(Taint { key, value: value.unwrap_or_default(), effect: Effect::parse(&effect)? })
 }

@@ -39,7 +39,7 @@ use crate::observed::{
 };
 use crate::reclaim::{Calls, Reclaim, Stage};
 use crate::schedule::Window;
-use crate::taint::Conflict;
+use crate::taint::{Claims, Conflict};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -178,6 +178,13 @@ pub enum Taints {
     NodeNotReady,
     /// The server refused the change; the text says why.
     PatchFailed(String),
+    /// They are written down in status, and applied afterwards.
+    Claimed {
+        /// What is ours, or is about to be.
+        claims: Claims,
+        /// What will not be as declared.
+        conflicts: Vec<Conflict>,
+    },
     /// They are as declared, but for the conflicts.
     Settled {
         /// What is ours.

@@ -59,6 +59,11 @@ pub fn free_key(key: &str) -> Result<(), NameError> {
     }
 }
 
+/// Whether a key belongs to Kubernetes, Cluster API or 5-Spot itself.
+pub fn is_reserved(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(prefix, _)| reserved_domain(prefix).is_some())
+}
+
 /// A qualified name, whoever's.
 pub fn qualified_key(key: &str) -> Result<(), NameError> {
     let (prefix, name) = match key.split_once('/') {

@@ -10,6 +10,7 @@ use crate::host::{HostId, LentHost};
 use crate::intent::{Effect, Taint};
 use crate::lifecycle::Checked;
 use crate::reclaim::{Reclaim, Request};
+use crate::taint::Claims;
 use jiff::Timestamp;
 
 /// Everything that is known about the world around one ScheduledMachine.
@@ -342,6 +343,17 @@ pub enum Record {
     Unreadable(String),
 }
 
+impl Record {
+    /// What it names.
+    pub fn entries(&self) -> &[Taint<Effect>] {
+        match self {
+            Self::Read(taints, _) => taints,
+            // What nobody can read names nothing.
+            Self::None | Self::Unreadable(_) => &[],
+        }
+    }
+}
+
 /// The pods of a Node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pods {
@@ -362,6 +374,8 @@ pub struct Memory {
     pub scheduled: Option<String>,
     /// Reason of the NodeTainted condition.
     pub tainted: Option<String>,
+    /// Which taints are ours: what no kubelet can write.
+    pub taints: Claims,
     /// `status.lastScheduledTime`.
     pub last_scheduled: Option<Timestamp>,
     /// `status.reclaim`.

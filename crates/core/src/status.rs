@@ -4,7 +4,6 @@
 //! and no write.
 
 use crate::host::{self, LentHost, Returned};
-use crate::intent::{Effect, Taint};
 use crate::lifecycle::{
     Checked, Decision, Phase, Prepared, ReclaimAgent, Scheduled, Taints, Waiting, not_cleaned,
 };
@@ -12,6 +11,7 @@ use crate::observed::{
     Access, Machine, Object, Observed, Presence, Shutdown, UnreachableReason, Workload, one_line,
 };
 use crate::reclaim::Reclaim;
+use crate::taint::{self, Claims};
 use jiff::Timestamp;
 
 /// Everything status says, but for what only the server's objects know (names, kinds, generation).
@@ -36,7 +36,7 @@ pub struct Report {
     /// Identifier of the host.
     pub provider_id: Option<String>,
     /// Taints that are ours.
-    pub taints: Vec<Taint<Effect>>,
+    pub taints: Claims,
     /// When a Machine was last made.
     pub last_scheduled: Option<Timestamp>,
     /// When the next window opens.
@@ -139,8 +139,9 @@ pub fn report(decision: &Decision, observed: &Observed) -> Report {
         (name, uid)
     });
     let taints = match &decision.taints {
-        Taints::Settled { record, .. } => record.clone(),
-        Taints::NoNode | Taints::NodeNotReady | Taints::PatchFailed(_) => recorded(observed),
+        Taints::Settled { record, .. } => Claims { applied: record.clone(), pending: Vec::new() },
+        Taints::Claimed { claims, .. } => claims.clone(),
+        Taints::NoNode | Taints::NodeNotReady | Taints::PatchFailed(_) => claims(observed),
     };
     Report {
         phase: decision.phase,
@@ -167,11 +168,11 @@ fn uid(object: &Presence<Object>) -> Option<String> {
     object.ours().map(|object| object.uid.clone())
 }
 
-/// What the Node itself says is ours, while nothing is decided about it.
-fn recorded(observed: &Observed) -> Vec<Taint<Effect>> {
-    match observed.workload.node().map(|node| &node.record) {
-        Some(crate::observed::Record::Read(taints, _)) => taints.clone(),
-        _ => Vec::new(),
+/// What is claimed while nothing is decided about it: as before, unless there is no Node.
+fn claims(observed: &Observed) -> Claims {
+    match &observed.workload {
+        Workload::Unreachable(_) | Workload::Reachable(_, Some(_)) => observed.memory.taints.clone(),
+        Workload::NotAsked | Workload::Reachable(_, None) => Claims::default(),
     }
 }
 
@@ -322,9 +323,12 @@ fn node_tainted(taints: &Taints) -> Condition {
             (Some(false), "NodeNotReady", "Taints are applied when the Node is Ready".to_owned())
         }
         Taints::PatchFailed(why) => (Some(false), "PatchFailed", why.clone()),
-        Taints::Settled { conflicts, .. } if !conflicts.is_empty() => {
-            let all = conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        Taints::Settled { conflicts, .. } | Taints::Claimed { conflicts, .. } if !conflicts.is_empty() => {
+            let all = taint::describe(conflicts);
             (Some(false), "TaintOwnershipConflict", all)
+        }
+        Taints::Claimed { .. } => {
+            (Some(false), "Applying", "The declared taints are being applied to the Node".to_owned())
         }
         Taints::Settled { record, .. } if record.is_empty() => {
             (Some(true), "Applied", "No taints are declared".to_owned())

@@ -1,10 +1,15 @@
 //! Which taints of a Node are ours, and what must change.
 //!
-//! The identity of a taint is (key, effect). A taint is ours if the Node's own record says so and its value is
-//! still the one we gave it; everything else belongs to somebody else and is never touched. A conflict on one taint
-//! does not stop the others.
+//! The identity of a taint is (key, effect). A taint is ours if the Node's own record says so, the ScheduledMachine says
+//! so too, and its value is still the one we gave it; everything else belongs to somebody else and is never touched. A
+//! conflict on one taint does not stop the others.
+//!
+//! The record alone proves nothing: the kubelet of a Node may write its annotations, and must not get us to remove a taint
+//! that it may not remove itself. What a kubelet cannot write is status: [`Claims`] are written there before a taint is
+//! applied, and are given up only when the server has confirmed what stands on the Node.
 
 use crate::intent::{Effect, Taint};
+use crate::name;
 use crate::observed::{NodeTaint, Record};
 use std::fmt;
 
@@ -13,6 +18,8 @@ use std::fmt;
 pub struct TaintPlan {
     /// The change, if one is needed.
     pub change: Option<TaintChange>,
+    /// What status must claim before the change is made, if it does not yet.
+    pub claims: Option<Claims>,
     /// The record after the change.
     pub record: Vec<Taint<Effect>>,
     /// Taints that are not as declared, since they are not ours.
@@ -46,6 +53,8 @@ pub struct Conflict {
 pub enum NotOurs {
     /// Somebody else put it there.
     Foreign,
+    /// The Node's record says that it is ours, and the ScheduledMachine does not.
+    Unproven,
     /// It was ours, and somebody changed its value.
     Changed {
         /// The value we gave it.
@@ -65,6 +74,11 @@ impl fmt::Display for Conflict {
                 "taint {key}:{effect} stands on the Node and was not put there by 5-Spot: remove it from the Node, or \
                  from spec.nodeTaints"
             ),
+            NotOurs::Unproven => write!(
+                f,
+                "taint {key}:{effect} is in the annotation 5spot.finos.org/applied-taints of the Node, but not in \
+                 status.appliedNodeTaints: 5-Spot leaves it alone. Remove it from the Node if nobody needs it"
+            ),
             NotOurs::Changed { ours, now } => write!(
                 f,
                 "taint {key}:{effect} was given the value \"{now}\" in the place of \"{ours}\" by somebody else: set it \
@@ -74,14 +88,55 @@ impl fmt::Display for Conflict {
     }
 }
 
+/// The most conflicts that are written out: a record can name thousands.
+const SHOWN: usize = 5;
+
+/// Conflicts in one text.
+pub fn describe(conflicts: &[Conflict]) -> String {
+    let shown = conflicts.iter().take(SHOWN).map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    match conflicts.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown}; and {more} more"),
+    }
+}
+
+/// Most taints that may be about to be applied: more than one declaration has, since an older one may not be settled yet.
+const PENDING: usize = 128;
+
+/// What status says about taints that are ours.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Claims {
+    /// `status.appliedNodeTaints`.
+    pub applied: Vec<Taint<Effect>>,
+    /// `status.pendingNodeTaints`: about to be applied, or applied by a process that did not live to say so.
+    pub pending: Vec<Taint<Effect>>,
+}
+
+impl Claims {
+    /// Whether a taint with this very value may be removed by us.
+    pub fn contain(&self, taint: &Taint<Effect>) -> bool {
+        !name::is_reserved(&taint.key) && (self.applied.contains(taint) || self.pending.contains(taint))
+    }
+
+    /// The same with taints that are to be applied.
+    fn and(&self, wanted: &[Taint<Effect>]) -> Self {
+        let is_new = |taint: &&Taint<Effect>| !self.applied.contains(taint) && !self.pending.contains(taint);
+        let mut pending: Vec<_> = self.pending.iter().chain(wanted.iter().filter(is_new)).cloned().collect();
+        pending.drain(..pending.len().saturating_sub(PENDING));
+        Self { applied: self.applied.clone(), pending }
+    }
+}
+
 /// Compares what is declared with what stands on the Node.
-pub fn plan(declared: &[Taint<Effect>], taints: &[NodeTaint], record: &Record) -> TaintPlan {
-    let (recorded, record_before): (&[_], _) = match record {
-        Record::None => (&[], None),
-        Record::Read(taints, text) => (taints, Some(text.clone())),
-        // What nobody can read gives no rights.
-        Record::Unreadable(text) => (&[], Some(text.clone())),
+pub fn plan(declared: &[Taint<Effect>], taints: &[NodeTaint], record: &Record, claims: &Claims) -> TaintPlan {
+    let entries = record.entries();
+    let recorded: &[_] = &entries.iter().filter(|it| claims.contain(it)).cloned().collect::<Vec<_>>();
+    let record_before = match record {
+        Record::None => None,
+        Record::Read(_, text) | Record::Unreadable(text) => Some(text.clone()),
     };
+    let has = |all: &[Taint<Effect>], taint: &Taint<Effect>| all.iter().any(|it| same(it, taint));
+    let is_unproven = |taint: &Taint<Effect>| has(entries, taint) && !has(recorded, taint);
     let mut after = taints.to_vec();
     let mut next = Vec::new();
     let mut conflicts = Vec::new();
@@ -93,7 +148,10 @@ pub fn plan(declared: &[Taint<Effect>], taints: &[NodeTaint], record: &Record) -
                 after.push(node_taint(wanted));
                 next.push(wanted.clone());
             }
-            (Some(_), None) => conflicts.push(Conflict::of(wanted, NotOurs::Foreign)),
+            (Some(_), None) => {
+                let why = if is_unproven(wanted) { NotOurs::Unproven } else { NotOurs::Foreign };
+                conflicts.push(Conflict::of(wanted, why));
+            }
             (Some(found), Some(ours)) => {
                 let now = found.value.clone().unwrap_or_default();
                 if now == ours.value || now == wanted.value {
@@ -118,13 +176,21 @@ pub fn plan(declared: &[Taint<Effect>], taints: &[NodeTaint], record: &Record) -
             next.push(ours.clone());
         }
     }
-    let unchanged = after == taints
-        && match record {
-            Record::Read(recorded, _) => *recorded == next,
-            Record::None | Record::Unreadable(_) => next.is_empty(),
-        };
+    for unproven in entries.iter().filter(|it| is_unproven(it)) {
+        let is_on_node = taints.iter().any(|taint| is(taint, unproven));
+        let is_told = conflicts.iter().any(|it| it.key == unproven.key && it.effect == unproven.effect);
+        if is_on_node && !is_told {
+            conflicts.push(Conflict::of(unproven, NotOurs::Unproven));
+        }
+    }
+    let new_claims = claims.and(&next);
+    // What others wrote into the record is no reason to write. A claim that came to nothing is given up when the server has
+    // confirmed that the Node is as it was seen, by a change that changes nothing: a watch may be behind our own write.
+    let is_settled = claims.pending.iter().all(|taint| next.contains(taint));
+    let unchanged = after == taints && recorded == next && is_settled;
     let change = (!unchanged).then(|| TaintChange { before: taints.to_vec(), after, record_before });
-    TaintPlan { change, record: next, conflicts }
+    let claims = Some(new_claims).filter(|new| new != claims && change.is_some());
+    TaintPlan { change, claims, record: next, conflicts }
 }
 
 impl Conflict {
@@ -185,7 +251,9 @@ mod tests {
     fn check(declared: &str, on_node: &str, record: Option<&str>, expect: &Expect) {
         let on_node: Vec<NodeTaint> = list(on_node).iter().map(node_taint).collect();
         let record = record.map_or(Record::None, |text| Record::Read(list(text), text.to_owned()));
-        expect.assert_eq(&show(&plan(&list(declared), &on_node, &record)));
+        // What is in the record was applied by us, unless a test says otherwise.
+        let claims = Claims { applied: record.entries().to_vec(), pending: Vec::new() };
+        expect.assert_eq(&show(&plan(&list(declared), &on_node, &record, &claims)));
     }
 
     #[test]
@@ -257,11 +325,103 @@ mod tests {
     #[test]
     fn a_record_that_nobody_can_read_gives_no_rights() {
         let on_node: Vec<NodeTaint> = list("a:NoSchedule").iter().map(node_taint).collect();
-        let plan = plan(&list("a:NoSchedule"), &on_node, &Record::Unreadable("[{".into()));
+        let plan =
+            plan(&list("a:NoSchedule"), &on_node, &Record::Unreadable("[{".into()), &Claims::default());
         expect![[r#"
             no change
             record: 
             conflict: taint a:NoSchedule stands on the Node and was not put there by 5-Spot: remove it from the Node, or from spec.nodeTaints"#]].assert_eq(&show(&plan));
+    }
+
+    /// What a record is worth of which the ScheduledMachine remembers only `applied`.
+    fn check_forged(declared: &str, on_node: &str, record: &str, applied: &str, expect: &Expect) {
+        let on_node: Vec<NodeTaint> = list(on_node).iter().map(node_taint).collect();
+        let record = Record::Read(list(record), record.to_owned());
+        let claims = Claims { applied: list(applied), pending: Vec::new() };
+        expect.assert_eq(&show(&plan(&list(declared), &on_node, &record, &claims)));
+    }
+
+    #[test]
+    fn a_record_without_the_word_of_the_scheduled_machine_gives_no_rights() {
+        check_forged(
+            "",
+            "a=1:NoSchedule b:NoSchedule",
+            "a=1:NoSchedule b:NoSchedule",
+            "b:NoSchedule",
+            &expect![[r#"
+                change to: a=1:NoSchedule
+                record: 
+                conflict: taint a:NoSchedule is in the annotation 5spot.finos.org/applied-taints of the Node, but not in status.appliedNodeTaints: 5-Spot leaves it alone. Remove it from the Node if nobody needs it"#]],
+        );
+        // Another value than the one that was applied: an administrator changed both taint and record, or a kubelet did.
+        check_forged(
+            "a=2:NoSchedule",
+            "a=9:NoSchedule",
+            "a=9:NoSchedule",
+            "a=1:NoSchedule",
+            &expect![[r#"
+                no change
+                record: 
+                conflict: taint a:NoSchedule is in the annotation 5spot.finos.org/applied-taints of the Node, but not in status.appliedNodeTaints: 5-Spot leaves it alone. Remove it from the Node if nobody needs it"#]],
+        );
+        // What is not on the Node at all is no conflict.
+        check_forged(
+            "",
+            "",
+            "a:NoSchedule",
+            "",
+            &expect![[r#"
+            no change
+            record: "#]],
+        );
+    }
+
+    #[test]
+    fn a_reserved_key_is_never_ours() {
+        let key = "node.kubernetes.io/unschedulable:NoSchedule";
+        check_forged(
+            "",
+            key,
+            key,
+            key,
+            &expect![[r#"
+            no change
+            record: 
+            conflict: taint node.kubernetes.io/unschedulable:NoSchedule is in the annotation 5spot.finos.org/applied-taints of the Node, but not in status.appliedNodeTaints: 5-Spot leaves it alone. Remove it from the Node if nobody needs it"#]],
+        );
+    }
+
+    #[test]
+    fn a_taint_is_claimed_before_it_is_applied_and_known_after_a_crash() {
+        let claims = Claims { applied: list("a=1:NoSchedule"), pending: Vec::new() };
+        let on_node: Vec<NodeTaint> = list("a=1:NoSchedule").iter().map(node_taint).collect();
+        let record = Record::Read(list("a=1:NoSchedule"), String::new());
+        let first = plan(&list("a=2:NoSchedule"), &on_node, &record, &claims);
+        let claimed = first.claims.unwrap();
+        assert_eq!(claimed.pending, list("a=2:NoSchedule"));
+        let change = plan(&list("a=2:NoSchedule"), &on_node, &record, &claimed);
+        assert_eq!(change.claims, None, "claimed already");
+        // The change was made, nobody lived to say so, and it is not declared any more.
+        let record = Record::Read(list("a=2:NoSchedule"), String::new());
+        let after = plan(&[], &change.change.unwrap().after, &record, &claimed);
+        assert_eq!((after.change.unwrap().after, after.conflicts), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_claim_that_came_to_nothing_is_given_up_when_the_server_confirms_it() {
+        let claims = Claims { applied: Vec::new(), pending: list("a:NoSchedule") };
+        let change = plan(&[], &[], &Record::None, &claims).change.unwrap();
+        assert_eq!((change.before, change.after, change.record_before), (Vec::new(), Vec::new(), None));
+    }
+
+    #[test]
+    fn thousands_of_conflicts_are_counted() {
+        let taints: Vec<String> = (0..2000).map(|n| format!("k{n}:NoSchedule")).collect();
+        let (taints, record) =
+            (list(&taints.join(" ")), Record::Read(list(&taints.join(" ")), String::new()));
+        let on_node: Vec<NodeTaint> = taints.iter().map(node_taint).collect();
+        let text = describe(&plan(&[], &on_node, &record, &Claims::default()).conflicts);
+        assert!(text.ends_with("; and 1995 more") && text.len() < 2000, "{text}");
     }
 
     fn some_taints() -> impl Strategy<Value = Vec<Taint<Effect>>> {
@@ -290,19 +450,26 @@ mod tests {
             declared in some_taints(),
             on_node in some_taints(),
             recorded in some_taints(),
+            applied in some_taints(),
+            pending in some_taints(),
         ) {
+            let claims = Claims { applied, pending };
             let before: Vec<NodeTaint> = on_node.iter().map(node_taint).collect();
             let record = Record::Read(recorded.clone(), String::new());
-            let first = plan(&declared, &before, &record);
+            let first = plan(&declared, &before, &record, &claims);
             let after = first.change.as_ref().map_or(before.clone(), |change| change.after.clone());
             for taint in &on_node {
-                let owned = recorded.iter().any(|ours| same(ours, taint) && ours.value == taint.value);
+                let owned = recorded.contains(taint) && claims.contain(taint);
                 prop_assert!(owned || after.contains(&node_taint(taint)), "{taint:?} was touched");
             }
-            let again = plan(&declared, &after, &Record::Read(first.record.clone(), String::new()));
+            // As the next pass finds it: with the record rewritten if anything was written, and what is ours in status.
+            let next = if first.change.is_some() { first.record.clone() } else { recorded };
+            let claims = Claims { applied: first.record.clone(), pending: Vec::new() };
+            let again = plan(&declared, &after, &Record::Read(next, String::new()), &claims);
             prop_assert_eq!(again.change, None);
-            prop_assert_eq!(again.conflicts, first.conflicts);
             prop_assert_eq!(again.record, first.record);
+            let is_known = |it: &Conflict| first.conflicts.iter().any(|was| (&was.key, was.effect) == (&it.key, it.effect));
+            prop_assert!(again.conflicts.iter().all(is_known));
         }
     }
 }

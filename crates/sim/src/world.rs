@@ -598,6 +598,7 @@ impl World {
             shutdown,
             scheduled: reason(ConditionKind::Scheduled),
             tainted: reason(ConditionKind::NodeTainted),
+            taints: report.taints.clone(),
             last_scheduled: report.last_scheduled,
             reclaim: report.reclaim.clone(),
             host: report.host.clone(),

@@ -4,7 +4,7 @@ use crate::harness::{CLOSED, is};
 use crate::look::CORDONED_BY;
 use crate::stage::{scenarios, world};
 use fivespot_testenv::Fault;
-use kube::api::PostParams;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -38,6 +38,16 @@ async fn what_we_left_on_a_node_is_gone_before_it_counts_as_active() {
     leave_node("returning", annotations, taints).await;
     let wanted = json!([{"key": "kept", "effect": "NoSchedule"}]);
     world.create("returning", CLOSED, |spec| spec["nodeTaints"] = wanted).await;
+    world.until_phase("returning", "Inactive").await;
+    // What status remembers of that day: without it, nobody could tell our taints from those that a kubelet names.
+    let remembered = json!([
+        {"key": "old", "value": "1", "effect": "NoSchedule"}, {"key": "kept", "effect": "NoSchedule"},
+    ]);
+    let host = json!({
+        "nodeName": world.hosts.node_name("returning"), "machineID": "of-that-day", "systemUUID": "",
+    });
+    let status = Patch::Merge(json!({"status": {"appliedNodeTaints": remembered, "host": host}}));
+    world.machines().patch_status("returning", &PatchParams::default(), &status).await.unwrap();
     world.open("returning").await;
     let machine = world.until_phase("returning", "Active").await;
     let node = world.node("returning").await;

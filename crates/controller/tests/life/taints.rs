@@ -3,9 +3,10 @@
 use crate::harness::{World, is};
 use crate::stage::{scenarios, world};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::eventually;
+use fivespot_testenv::{Identity, eventually};
 use k8s_openapi::api::core::v1::{Node, Taint};
-use kube::api::PostParams;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -15,6 +16,7 @@ scenarios![
     they_are_applied_and_repaired_and_only_ours_are_removed,
     a_taint_of_somebody_else_is_a_conflict_also_with_an_equal_value,
     a_value_that_somebody_changed_is_left_and_shown,
+    a_kubelet_gets_no_taint_removed_that_it_may_not_remove_itself,
 ];
 
 /// Rounds of the race.
@@ -146,6 +148,38 @@ async fn a_value_that_somebody_changed_is_left_and_shown() {
     .await;
     until_taints(world, "edited", &[]).await;
     until_tainted(world, "edited", "True", "Applied").await;
+}
+
+async fn a_kubelet_gets_no_taint_removed_that_it_may_not_remove_itself() {
+    let world = world().await;
+    world.lend("forging", |spec| spec["nodeTaints"] = json!([taint("ours", "1")])).await;
+    add(world, "forging", "quarantine", "x").await;
+    let node = world.hosts.node_name("forging");
+    let kubelet = Identity { user: format!("system:node:{node}"), groups: vec!["system:nodes".to_owned()] };
+    let nodes: Api<Node> = Api::all(world.plane.workload().client_as(&kubelet).await.unwrap());
+    let params = PatchParams::default();
+    let refused = Patch::Merge(json!({"spec": {"taints": null}}));
+    let refused = nodes.patch(&node, &params, &refused).await.unwrap_err().to_string();
+    assert!(refused.contains("not allowed to modify taints"), "{refused}");
+    // Its annotations are its own, so it names in our record what it wants to be rid of.
+    let forged = json!([
+        {"key": "ours", "effect": "NoSchedule", "value": "1"},
+        {"key": "quarantine", "effect": "NoSchedule", "value": "x"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"},
+    ]);
+    let forged = json!({"metadata": {"annotations": {"5spot.finos.org/applied-taints": forged.to_string()}}});
+    nodes.patch(&node, &params, &Patch::Merge(&forged)).await.unwrap();
+    let machine = until_tainted(world, "forging", "False", "TaintOwnershipConflict").await;
+    let text = conflicts(&machine);
+    println!("{text}");
+    assert!(text.contains("quarantine:NoSchedule is in the annotation"), "{text}");
+    assert_eq!(applied(&machine), ["ours=1"]);
+    assert_eq!(world.taints("forging").await, ["ours=1:NoSchedule", "quarantine=x:NoSchedule"]);
+    // What is really ours goes all the same, and the rest of the forged record with it.
+    declare(world, "forging", json!([])).await;
+    until_taints(world, "forging", &["quarantine=x:NoSchedule"]).await;
+    until_tainted(world, "forging", "True", "Applied").await;
+    assert_eq!(world.node_annotation("forging", "5spot.finos.org/applied-taints").await, None);
 }
 
 /// An administrator's program adds and removes its taint while ours are declared and taken back.

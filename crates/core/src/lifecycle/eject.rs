@@ -11,7 +11,7 @@
 
 use super::{Action, Decision, Deletion, Given, News, NodeId, Note, Part, Phase, Waiting, leave};
 use crate::host;
-use crate::observed::{Cause, Machine, Node, Observed, Presence};
+use crate::observed::{Cause, Machine, Node, NodeOwner, Observed, Presence};
 use crate::reclaim::{self, Reclaim, Stage, Worth};
 use jiff::Timestamp;
 
@@ -183,6 +183,14 @@ pub(super) fn tend_agent(given: Given<'_>, decision: &mut Decision) {
     if stage == Stage::UnderWay && given.orders.deletion.is_none() {
         return;
     }
+    let lends = matches!(given.goal(), super::Goal::Lend(_));
+    // Cluster API puts a mark back that is lost: nothing is taken from the agent of a Node that is lent for that.
+    let is_unmarked = |(machine, node): (&Machine, &Node)| {
+        node.owner == NodeOwner::Nobody && host::has_same_id(machine, node)
+    };
+    if lends && observed.machine.ours().zip(observed.workload.node()).is_some_and(is_unmarked) {
+        return;
+    }
     let is_let_go = stage == Stage::Held || given.orders.deletion == Some(Deletion::Orphaning);
     let mut actions = Vec::new();
     let deletes = |action: &Action| matches!(action, Action::Delete { part: Part::Machine, .. });
@@ -191,7 +199,6 @@ pub(super) fn tend_agent(given: Given<'_>, decision: &mut Decision) {
     });
     let commands = &given.orders.reclaim.commands;
     let wanted = own.filter(|_| !commands.is_empty());
-    let lends = matches!(given.goal(), super::Goal::Lend(_));
     for config in &observed.agent_configs {
         if wanted.is_none_or(|(_, node)| node.name != config.node) {
             actions.push(Action::DeleteAgentConfig { node: config.node.clone(), uid: config.uid.clone() });

@@ -213,10 +213,19 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
         // Of an exit that was called off, or of the day before: a kubelet registers an old Node as it was.
         decision.actions.push(Action::Uncordon(id.clone()));
     }
-    let plan = taint::plan(&intent.node_taints, &node.taints, &node.record);
+    let plan = taint::plan(&intent.node_taints, &node.taints, &node.record, &observed.memory.taints);
     if !plan.conflicts.is_empty() && observed.memory.tainted.as_deref() != Some("TaintOwnershipConflict") {
-        let text = plan.conflicts.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        let text = taint::describe(&plan.conflicts);
         decision.notes.push(Note { news: News::TaintOwnershipConflict, text });
+    }
+    if let Some(claims) = plan.claims {
+        let detail = format!("The taints of Node {} are being applied", node.name);
+        decision.taints = Taints::Claimed { claims, conflicts: plan.conflicts };
+        // A machine that is lent already stays so.
+        return match observed.memory.phase {
+            Some(Phase::Active) => Decision { phase: Phase::Active, ..decision },
+            _ => Decision { waiting: Some(Waiting::Provisioning { detail }), ..decision },
+        };
     }
     if let Some(change) = plan.change {
         decision.actions.push(Action::SetTaints { node: id, change, record: plan.record.clone() });
