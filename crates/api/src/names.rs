@@ -108,13 +108,17 @@ pub const ARMED_FOR: &str = "5spot.finos.org/reclaim-armed-for";
 /// Label of a ConfigMap for a reclaim agent: identity of the ScheduledMachine on whose behalf it is there.
 pub const MACHINE_UID_LABEL: &str = "5spot.finos.org/scheduled-machine-uid";
 
-/// Field managers of tools that put `spec.schedule.enabled` back to what is written elsewhere: of Flux and of Argo CD.
-pub const GITOPS_MANAGERS: [&str; 5] = [
+/// Field managers that put `spec.schedule.enabled` back to what is written elsewhere: of Flux, of Argo CD, of Helm, and of
+/// people who apply or replace a stored manifest with kubectl. Server-side apply needs no entry: it is known by its operation.
+pub const GITOPS_MANAGERS: [&str; 8] = [
     "kustomize-controller",
     "helm-controller",
     "flux-client-side-apply",
     "argocd-controller",
     "argocd-application-controller",
+    "helm",
+    "kubectl-client-side-apply",
+    "kubectl-replace",
 ];
 
 /// Label of a Node on which the reclaim agent shall run; its value is [`AGENT_ENABLED`].

@@ -18,7 +18,8 @@ use std::fmt::Write as _;
 pub struct Watched {
     /// The object, with embedded specs that are empty.
     pub machine: ScheduledMachine,
-    /// Who wrote `spec.schedule.enabled` as it is now.
+    /// Who wrote `spec.schedule.enabled` as it is now, but for those who applied a manifest: an apply says what is stored
+    /// somewhere, and not what somebody wants now.
     enabled_by: Vec<String>,
     bootstrap: Box<RawValue>,
     infrastructure: Box<RawValue>,
@@ -117,6 +118,7 @@ struct ShadowObject<'a> {
 #[serde(default)]
 struct ManagedFields {
     manager: String,
+    operation: String,
     #[serde(rename = "fieldsV1")]
     fields: OwnFields,
 }
@@ -151,7 +153,8 @@ impl Item for Watched {
         let machine = serde_json::from_str(&without(text, unread))?;
         let managers = shadow.metadata.managed_fields.map(|fields| serde_json::from_str(fields.get()));
         let managers: Vec<ManagedFields> = managers.transpose()?.unwrap_or_default();
-        let writes = |it: &ManagedFields| it.fields.spec.schedule.enabled.is_some();
+        let writes =
+            |it: &ManagedFields| it.operation != "Apply" && it.fields.spec.schedule.enabled.is_some();
         let enabled_by = managers.into_iter().filter(writes).map(|it| it.manager).collect();
         let keep = |spec: Option<&RawValue>| match spec {
             Some(spec) => Ok(spec.to_owned()),

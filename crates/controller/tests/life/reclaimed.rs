@@ -16,6 +16,7 @@ scenarios![
     the_seven_steps_come_in_their_order,
     a_tool_that_enables_it_again_and_again_is_held_off,
     whoever_enables_it_by_hand_gets_it_back,
+    a_stored_manifest_does_not_release_a_hold,
     a_drain_under_way_gets_urgent,
     a_deletion_does_not_slow_it_down,
     a_paused_cluster_is_drained_and_the_rest_follows,
@@ -238,6 +239,40 @@ async fn whoever_enables_it_by_hand_gets_it_back() {
     world.patch("by-hand", json!({"spec": {"schedule": {"enabled": true}}})).await;
     let machine = world.until_phase("by-hand", "Active").await;
     assert!(!machine.status.unwrap().reclaim.unwrap().hold);
+}
+
+async fn a_stored_manifest_does_not_release_a_hold() {
+    let world = world().await;
+    let mut manifest = world.machine("stored", OPEN);
+    manifest["spec"]["schedule"]["enabled"] = json!(true);
+    manifest["spec"]["killIfCommands"] = json!(["idea"]);
+    let manifest = manifest.to_string();
+    let kubectl = async |args: &[&str]| world.kubectl(args, &manifest).await.unwrap();
+    kubectl(&["apply", "-f", "-"]).await;
+    world.until_phase("stored", "Active").await;
+    world.until_armed("stored").await;
+    world.ask_back("stored").await;
+    world.until_taken_back("stored").await;
+    let disable = json!({"spec": {"schedule": {"enabled": false}}});
+    for args in [
+        ["apply", "-f", "-"].as_slice(),
+        &["apply", "--server-side", "--force-conflicts", "-f", "-"],
+        &["apply", "--server-side", "--force-conflicts", "--field-manager=somebody", "-f", "-"],
+        &["replace", "-f", "-"],
+    ] {
+        kubectl(args).await;
+        let machine = world.until_reason("stored", "ReclaimHold").await;
+        assert!(machine.spec.schedule.enabled, "{args:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        world.nothing_is_left("stored").await;
+        // Somebody sees it and disables it again: that releases nothing.
+        world.patch("stored", disable.clone()).await;
+        world.until_reason("stored", "ScheduleDisabled").await;
+    }
+    // From false to true by hand.
+    kubectl(&["patch", "sm", "stored", "--type=merge", "-p", r#"{"spec":{"schedule":{"enabled":true}}}"#])
+        .await;
+    world.until_phase("stored", "Active").await;
 }
 
 async fn a_drain_under_way_gets_urgent() {
