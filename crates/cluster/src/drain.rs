@@ -2,7 +2,7 @@
 
 use crate::cache::{Source, list_all};
 use crate::error::{CALL, Error};
-use crate::gate::Rank;
+use crate::gate::Admission;
 use crate::node::PodItem;
 use crate::shell::Permission;
 use crate::workload::Reached;
@@ -43,11 +43,12 @@ pub(crate) async fn ask(
     reached: &Reached,
     pods: &[PodId],
     way: Way,
-    rank: Option<Rank>,
+    admission: Admission,
     permission: &Permission,
 ) -> Attempts {
+    let admission = &admission;
     let attempts = futures::stream::iter(pods.iter().cloned()).map(|pod| async move {
-        let _permit = reached.gate.enter(rank).await;
+        let _permit = reached.gate.enter(admission.clone()).await;
         let not_ours =
             || Outcome::Refused("this instance does not look after the machine any more".to_owned());
         let outcome = permission.within(ask_one(&reached.client, &pod, way)).await.unwrap_or_else(not_ours);

@@ -1,16 +1,20 @@
 //! Who may write next, when many want to.
 //!
 //! At a boundary hundreds of machines have work at once. Each takes its first step before any takes its second, and
-//! among equal steps the higher priority goes first. What is urgent does not queue at all.
+//! among equal steps the higher priority goes first. What is urgent does not queue behind them; it is bounded for each
+//! namespace, so that nobody who sets kill switches by the hundred slows down the reclaim of another tenant.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 /// Writes that are under way at the same time.
 const AT_ONCE: usize = 16;
+
+/// Urgent writes of one namespace that are under way at the same time: as many as the pods of one Node are deleted with.
+const URGENT_AT_ONCE: usize = 16;
 
 /// How long the first of many wait for the others: at the boundary of a window all become ready within this time, but
 /// not in the order of their priorities. One that is alone does not wait.
@@ -25,9 +29,20 @@ pub(crate) struct Rank {
     pub(crate) priority: Reverse<u8>,
 }
 
+/// How a write is let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It stands in line.
+    Ranked(Rank),
+    /// Somebody waits for a machine of this namespace.
+    Urgent(String),
+}
+
 #[derive(Default)]
 pub(crate) struct Gate {
     state: Mutex<State>,
+    /// Of the namespaces that have something urgent.
+    urgent: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 #[derive(Default)]
@@ -70,12 +85,32 @@ impl Ord for Waiter {
 }
 
 /// The right to write; given back when dropped.
-pub(crate) struct Permit<'a>(Option<&'a Gate>);
+pub(crate) struct Permit<'a> {
+    gate: &'a Gate,
+    /// `None` if it stood in line.
+    urgent: Option<(String, Option<OwnedSemaphorePermit>)>,
+}
 
 impl Gate {
-    /// Waits for the right to write. Without a rank there is no waiting.
-    pub(crate) async fn enter(&self, rank: Option<Rank>) -> Permit<'_> {
-        let Some(rank) = rank else { return Permit(None) };
+    /// Waits for the right to write.
+    pub(crate) async fn enter(&self, admission: Admission) -> Permit<'_> {
+        match admission {
+            Admission::Ranked(rank) => self.stand_in_line(rank).await,
+            Admission::Urgent(namespace) => {
+                let bound = {
+                    let mut urgent = self.urgent.lock().unwrap_or_else(PoisonError::into_inner);
+                    let new = || Arc::new(Semaphore::new(URGENT_AT_ONCE));
+                    Arc::clone(urgent.entry(namespace.clone()).or_insert_with(new))
+                };
+                // Made before the wait, so that whoever gives up waiting tidies up too. Nobody closes the semaphore.
+                let mut permit = Permit { gate: self, urgent: Some((namespace.clone(), None)) };
+                permit.urgent = Some((namespace, bound.acquire_owned().await.ok()));
+                permit
+            }
+        }
+    }
+
+    async fn stand_in_line(&self, rank: Rank) -> Permit<'_> {
         let (open, waiting) = oneshot::channel();
         {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -96,7 +131,7 @@ impl Gate {
             }
         }
         turn.waiting = None;
-        Permit(Some(self))
+        Permit { gate: self, urgent: None }
     }
 
     /// Whether more than one stand in line.
@@ -125,8 +160,12 @@ impl Gate {
 
 impl Drop for Permit<'_> {
     fn drop(&mut self) {
-        if let Some(gate) = self.0 {
-            gate.leave();
+        let Some((namespace, permit)) = self.urgent.take() else { return self.gate.leave() };
+        drop(permit);
+        let mut urgent = self.gate.urgent.lock().unwrap_or_else(PoisonError::into_inner);
+        // The map has one of the references; whoever waits or writes has another.
+        if urgent.get(&namespace).is_some_and(|bound| Arc::strong_count(bound) == 1) {
+            urgent.remove(&namespace);
         }
     }
 }
@@ -150,43 +189,66 @@ impl Drop for Turn<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
+
+    fn ranked(step: u16, priority: u8) -> Admission {
+        Admission::Ranked(Rank { step, priority: Reverse(priority) })
+    }
+
+    fn urgent(namespace: &str) -> Admission {
+        Admission::Urgent(namespace.to_owned())
+    }
 
     #[tokio::test]
     async fn first_steps_go_first_and_among_them_the_higher_priority() {
         let gate = Arc::new(Gate::default());
         let mut permits = Vec::new();
         for _ in 0..AT_ONCE {
-            permits.push(gate.enter(Some(Rank { step: 9, priority: Reverse(0) })).await);
+            permits.push(gate.enter(ranked(9, 0)).await);
         }
         let order = Arc::new(Mutex::new(Vec::new()));
         let mut tasks = Vec::new();
         for (step, priority) in [(1, 255), (0, 1), (0, 200), (2, 0), (0, 1)] {
             let (waiter, order) = (Arc::clone(&gate), Arc::clone(&order));
             tasks.push(tokio::spawn(async move {
-                let _permit = waiter.enter(Some(Rank { step, priority: Reverse(priority) })).await;
+                let _permit = waiter.enter(ranked(step, priority)).await;
                 order.lock().unwrap().push((step, priority));
             }));
             tokio::task::yield_now().await;
         }
         // One who waits and goes away holds up nobody.
         let gone = Arc::clone(&gate);
-        let gone =
-            tokio::spawn(
-                async move { drop(gone.enter(Some(Rank { step: 0, priority: Reverse(255) })).await) },
-            );
+        let gone = tokio::spawn(async move { drop(gone.enter(ranked(0, 255)).await) });
         tokio::task::yield_now().await;
         gone.abort();
         let _ = gone.await;
-        assert!(gate.enter(None).await.0.is_none(), "what is urgent does not wait");
+        assert!(gate.enter(urgent("a")).await.urgent.is_some(), "what is urgent does not wait");
         permits.truncate(AT_ONCE - 1);
         for task in tasks {
             task.await.unwrap();
         }
         assert_eq!(*order.lock().unwrap(), [(0, 200), (0, 1), (0, 1), (1, 255), (2, 0)]);
         drop(permits);
-        let all = (0..AT_ONCE).map(|_| gate.enter(Some(Rank { step: 0, priority: Reverse(0) })));
+        let all = (0..AT_ONCE).map(|_| gate.enter(ranked(0, 0)));
         let all = futures::future::join_all(all);
         tokio::time::timeout(Duration::from_secs(5), all).await.expect("every permit came back");
+    }
+
+    #[tokio::test]
+    async fn what_is_urgent_in_one_namespace_holds_up_no_other() {
+        let gate = Gate::default();
+        let is_let_in = async |namespace: &str| {
+            let enters = gate.enter(urgent(namespace));
+            tokio::time::timeout(Duration::from_millis(20), enters).await.is_ok()
+        };
+        let mut permits = Vec::new();
+        for _ in 0..URGENT_AT_ONCE {
+            permits.push(gate.enter(urgent("flood")).await);
+        }
+        assert!(!is_let_in("flood").await);
+        assert!(is_let_in("other").await);
+        permits.pop();
+        assert!(is_let_in("flood").await);
+        drop(permits);
+        assert!(gate.urgent.lock().unwrap().is_empty(), "nobody is remembered");
     }
 }

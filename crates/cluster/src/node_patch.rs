@@ -129,7 +129,7 @@ impl Shell {
     ) -> Result<(), Error> {
         let changed = || Error::Changed { what: what.to_owned() };
         let reached = self.reach(pass.watched).await?;
-        let _permit = reached.gate.enter(pass.rank()).await;
+        let _permit = reached.gate.enter(pass.admission()).await;
         let node: Arc<NodeItem> = reached.nodes.get(&Key::new("", &patch.1)).ok_or_else(changed)?;
         complete(&node, &mut patch);
         let NodePatch(operations, name) = patch;

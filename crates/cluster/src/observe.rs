@@ -8,7 +8,7 @@ use crate::cache::{Cache, Item, Key, Source, list_all};
 use crate::capi::{CapiVersion, ClusterItem, MachineItem};
 use crate::drain;
 use crate::error::{Error, Retry, call};
-use crate::gate::Rank;
+use crate::gate::{Admission, Rank};
 use crate::kinds::Place;
 use crate::node::NodeItem;
 use crate::parts::{PartItem, ProviderWords, absent};
@@ -347,8 +347,12 @@ impl Shell {
             // The kill switch waits for nobody.
             let is_urgent = watched.machine.spec.kill_switch;
             let step = self.steps(&watched.key()).saturating_add(1);
-            let rank = (!is_urgent).then(|| Rank { step, priority: priority(watched) });
-            let _permit = reached.gate.enter(rank).await;
+            let admission = if is_urgent {
+                Admission::Urgent(watched.key().namespace)
+            } else {
+                Admission::Ranked(Rank { step, priority: priority(watched) })
+            };
+            let _permit = reached.gate.enter(admission).await;
             match drain::pods(&reached, name).await {
                 Ok(pods) => node.pods = Pods::Listed(pods),
                 Err(error) => return lost(&error),

@@ -5,7 +5,7 @@ use crate::capi::CapiVersion;
 use crate::drain::{self, Way};
 use crate::error::{Error, Retry, call};
 use crate::event::Event;
-use crate::gate::Rank;
+use crate::gate::{Admission, Rank};
 use crate::kinds::Place;
 use crate::observe::provider_type;
 use crate::shell::{Capi, CapiPlaces, Permission, Shell};
@@ -57,9 +57,12 @@ pub(crate) struct Pass<'a> {
 
 impl Pass<'_> {
     /// Where the next write stands among those of other machines.
-    pub(crate) fn rank(&mut self) -> Option<Rank> {
+    pub(crate) fn admission(&mut self) -> Admission {
         self.step = self.step.saturating_add(1);
-        (!self.is_urgent).then_some(Rank { step: self.step, priority: priority(self.watched) })
+        if self.is_urgent {
+            return Admission::Urgent(self.watched.key().namespace);
+        }
+        Admission::Ranked(Rank { step: self.step, priority: priority(self.watched) })
     }
 }
 
@@ -193,7 +196,7 @@ impl Shell {
 
     /// An event that cannot be sent is not worth a second try.
     async fn tell(&self, pass: &mut Pass<'_>, event: &Event<'_>, now: Timestamp) {
-        let _permit = self.gate.enter(pass.rank()).await;
+        let _permit = self.gate.enter(pass.admission()).await;
         let telling = event.send(&self.client, &self.settings.instance, pass.watched, now);
         if let Some(Err(error)) = self.permission(pass).within(telling).await {
             tracing::warn!(object = %pass.watched.key(), %error, "an event was lost");
@@ -255,8 +258,8 @@ impl Shell {
     }
 
     async fn ask(&self, pass: &mut Pass<'_>, reached: &Reached, pods: &[PodId], way: Way) -> Attempts {
-        let rank = pass.rank();
-        drain::ask(reached, pods, way, rank, &self.permission(pass)).await
+        let admission = pass.admission();
+        drain::ask(reached, pods, way, admission, &self.permission(pass)).await
     }
 
     async fn set_finalizer(&self, pass: &mut Pass<'_>, present: bool) -> Result<(), Error> {
@@ -447,7 +450,7 @@ impl Shell {
         request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
     ) -> Result<Answer, Error> {
         let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
-        let _permit = self.gate.enter(pass.rank()).await;
+        let _permit = self.gate.enter(pass.admission()).await;
         match self.write(pass, what, self.client.request::<Answer>(request)).await {
             // Of a write that names a version or an identity: somebody else wrote meanwhile.
             Err(error) if error.code() == Some(409) && !what.starts_with("create") => {

@@ -224,7 +224,7 @@ impl Shell {
     ) -> Result<Answer, Error> {
         let request = request.map_err(|error| Error::api(what, kube::Error::BuildRequest(error)))?;
         let reached: Reached = self.reach(pass.watched).await?;
-        let _permit = reached.gate.enter(pass.rank()).await;
+        let _permit = reached.gate.enter(pass.admission()).await;
         self.write(pass, what, reached.client.request::<Answer>(request)).await
     }
 }
