@@ -3,11 +3,14 @@
 //! Whoever may write a kubeconfig chooses the server, and its answers are read into the memory that all tenants share.
 //! So the bytes of one answer and of one event are bounded, and so is what all answers that are being read may hold
 //! together: when that is used up, the clusters that hold more than an even part of it break off, and the others go
-//! on. A watch that sends more than can be read cheaply is read slower, and nothing is lost.
+//! on. A watch that sends more than can be read cheaply is read slower, and nothing is lost. Of an error only what has a
+//! fixed form is let through ([`foreign`]).
 
+use crate::foreign;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Either, Full};
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -161,15 +164,20 @@ impl<S> Bounded<S> {
     }
 }
 
-type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<BoundedBody<B>>, BoxError>> + Send>>;
+/// An answer as it comes, or an error in our words.
+type ForeignBody<B> = Either<BoundedBody<B>, Full<Bytes>>;
+
+type Answering<B> = Pin<Box<dyn Future<Output = Result<Response<ForeignBody<B>>, BoxError>> + Send>>;
 
 impl<S, In, Out> Service<Request<In>> for Bounded<S>
 where
     S: Service<Request<In>, Response = Response<Out>>,
     S::Future: Send + 'static,
     S::Error: Into<BoxError>,
+    Out: Body<Data = Bytes> + Send + Unpin + 'static,
+    Out::Error: Into<BoxError>,
 {
-    type Response = Response<BoundedBody<Out>>;
+    type Response = Response<ForeignBody<Out>>;
     type Error = BoxError;
     type Future = Answering<Out>;
 
@@ -184,9 +192,20 @@ where
         let answering = self.inner.call(request);
         Box::pin(async move {
             let answer = answering.await.map_err(Into::into)?;
+            let is_error = answer.status().is_client_error() || answer.status().is_server_error();
             // What refuses a watch is one answer, like any other.
             let is_watch = is_watch && answer.status().is_success();
-            Ok(answer.map(|inner| BoundedBody { inner, meter, is_watch, seen: 0, held: 0, pause: None }))
+            let (parts, inner) = answer.into_parts();
+            let body = BoundedBody { inner, meter, is_watch, seen: 0, held: 0, pause: None };
+            if !is_error {
+                return Ok(Response::from_parts(parts, Either::Left(body)));
+            }
+            let body = body.collect().await?.to_bytes();
+            // Its fields are texts and numbers: writing them cannot fail.
+            let error = serde_json::to_vec(&foreign::read(parts.status.as_u16(), &body)).unwrap_or_default();
+            let mut answer = Response::new(Either::Right(Full::from(error)));
+            *answer.status_mut() = parts.status;
+            Ok(answer)
         })
     }
 }

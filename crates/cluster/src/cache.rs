@@ -5,6 +5,7 @@
 
 use crate::bounds::{self, LimitExceeded};
 use crate::error::{CALL, Error, call, code, describe, describe_json, is_server_error};
+use crate::foreign;
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use kube::Client;
@@ -314,6 +315,8 @@ impl<T: Item> Cache<T> {
                 Ok(()) if lived >= SHORTEST => continue,
                 Ok(()) => {}
                 Err(error) => {
+                    // An error may also come as an event of a watch.
+                    let error = if source.is_bounded { foreign::clean_error(error) } else { error };
                     self.failed(&error);
                     // Too old a version, or one the server does not accept: begin with a list.
                     if matches!(code(&error), Some(400 | 404 | 410)) {

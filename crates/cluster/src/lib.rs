@@ -20,6 +20,7 @@ mod drain;
 mod error;
 mod event;
 pub mod fleet;
+mod foreign;
 mod gate;
 mod hand;
 mod kinds;

@@ -14,6 +14,7 @@ use fivespot_api::names::{self, CONTROLLER};
 use fivespot_core::claim::{Claim, Rival};
 use fivespot_core::intent::ObjectType;
 use fivespot_core::lifecycle::{Patience, Phase};
+use fivespot_core::servers::AllowedServers;
 use kube::Client;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -90,6 +91,8 @@ pub struct Settings {
     pub patience: Patience,
     /// Whose machines may be in the management cluster itself.
     pub management_namespaces: ManagementNamespaces,
+    /// The servers that kubeconfig Secrets may lead to.
+    pub allowed_servers: AllowedServers,
     /// Name of this instance; events and requests carry it.
     pub instance: String,
     /// Which machines it looks after.
@@ -242,6 +245,7 @@ impl Shell {
             capi_version: None,
             patience: Patience::Endless,
             management_namespaces: ManagementNamespaces::AsShown,
+            allowed_servers: AllowedServers::default(),
             instance: String::new(),
             right: Arc::new(NoRight),
         };
@@ -269,7 +273,7 @@ impl Shell {
             let workloads = Workloads::new(
                 client.clone(),
                 Arc::clone(&gate),
-                caller,
+                (caller, settings.allowed_servers.clone()),
                 Arc::clone(&supervisor),
                 (Arc::new(node_changed), Arc::new(cluster_changed)),
             );

@@ -17,6 +17,7 @@ use crate::watched::Watched;
 use fivespot_api::names::kubeconfig_secret;
 use fivespot_api::{DEFAULT_KUBECONFIG_KEY, KubeconfigSecretRef};
 use fivespot_core::observed::{Access, AgentConfig, Unreachable, UnreachableReason};
+use fivespot_core::servers::AllowedServers;
 use k8s_openapi::ByteString;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -143,6 +144,7 @@ type ClusterChanged = Arc<dyn Fn(&ClusterId) + Send + Sync>;
 /// What all workload clusters have in common.
 struct Common {
     caller: Caller,
+    allowed: AllowedServers,
     /// What the answers of all clusters behind Secrets may hold together.
     budget: Arc<Budget>,
     supervisor: Arc<Supervisor>,
@@ -280,11 +282,12 @@ impl Workloads {
     pub(crate) fn new(
         management: Client,
         gate: Arc<Gate>,
-        caller: Caller,
+        (caller, allowed): (Caller, AllowedServers),
         supervisor: Arc<Supervisor>,
         (node_changed, cluster_changed): (NodeChanged, ClusterChanged),
     ) -> Self {
-        let common = Common { caller, budget: Arc::default(), supervisor, node_changed, cluster_changed };
+        let budget = Arc::default();
+        let common = Common { caller, allowed, budget, supervisor, node_changed, cluster_changed };
         let (common, own, links) = (Arc::new(common), Mutex::default(), Mutex::default());
         Self { management, gate, common, own, links }
     }
@@ -333,7 +336,9 @@ impl Workloads {
             (State::Invalid(why), _) => Err(Unreachable {
                 by_secret: true,
                 reason: UnreachableReason::SecretInvalid,
-                message: format!("key {key} of Secret {namespace}/{name} is not a kubeconfig: {why}"),
+                message: format!(
+                    "key {key} of Secret {namespace}/{name} cannot be used as a kubeconfig: {why}"
+                ),
             }),
             (State::Unknown, _) => match access.secret.health().failure {
                 Some(failure) if failure.code == Some(403) => failed(
@@ -503,6 +508,13 @@ async fn client_of(kubeconfig: &[u8], common: &Common) -> Result<Server, String>
         Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|_| UNUSABLE.to_owned())?;
     // Where this process runs says nothing about the way to another cluster.
     config.proxy_url = None;
+    let url = &config.cluster_url;
+    let (host, port) = (url.host().unwrap_or_default(), url.port_u16().unwrap_or(443));
+    // Scheme, host and port alone: whatever else stands in the address is nobody's business.
+    let address = format!("{}://{host}:{port}", url.scheme_str().unwrap_or("https"));
+    if !common.allowed.allow(host, port) {
+        return Err(format!("its server {address} is not one of --workload-api-servers of the controller"));
+    }
     let meter = Some(common.budget.meter());
     let client = connect_within(&config, &common.caller, meter).map_err(|error| match error {
         Error::Unreadable { why, .. } => why,
@@ -510,13 +522,6 @@ async fn client_of(kubeconfig: &[u8], common: &Common) -> Result<Server, String>
             UNUSABLE.to_owned()
         }
     })?;
-    // Scheme, host and port alone: whatever else stands in the address is nobody's business.
-    let url = &config.cluster_url;
-    let address = format!(
-        "{}://{}",
-        url.scheme_str().unwrap_or("https"),
-        url.authority().map(|it| it.as_str().rsplit('@').next().unwrap_or_default()).unwrap_or_default()
-    );
     Ok(Server { address: Some(address), client, gate: Arc::default() })
 }
 

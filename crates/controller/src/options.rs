@@ -4,6 +4,7 @@ use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Parser};
 use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::CapiVersion;
+use fivespot_core::servers::AllowedServer;
 use fivespot_core::slots::{Instance, Timing};
 use fivespot_ops::logs::Format;
 use std::net::IpAddr;
@@ -75,8 +76,8 @@ pub(crate) struct Options {
     #[arg(long, env = "CAPI_VERSION", value_parser = capi_version, value_name = "v1beta2|v1beta1")]
     pub(crate) capi_version: Option<CapiVersion>,
 
-    /// Field managers of tools that put spec.schedule.enabled back: what they write does not release a machine that its
-    /// owner took back.
+    /// Field managers that put spec.schedule.enabled back to what a stored manifest says: what they write does not release a
+    /// machine that its owner reclaimed. Whatever server-side apply writes never does.
     #[arg(long, env = "GITOPS_MANAGERS", value_delimiter = ',', value_name = "NAMES",
           default_values_t = GITOPS_MANAGERS.map(str::to_owned))]
     pub(crate) gitops_managers: Vec<String>,
@@ -85,6 +86,12 @@ pub(crate) struct Options {
     /// all. Without it, none: a machine whose Cluster has no Secret is not followed into any cluster.
     #[arg(long, env = "MANAGEMENT_CLUSTER_NAMESPACES", value_delimiter = ',', value_name = "NAMES")]
     pub(crate) management_cluster_namespaces: Vec<String>,
+
+    /// API servers that kubeconfig Secrets may lead to: networks (10.0.0.0/8), domains (*.example.com) and hosts
+    /// (api.example.com:6443). Without it, every server.
+    #[arg(long, env = "WORKLOAD_API_SERVERS", value_delimiter = ',', value_name = "SERVERS",
+          value_parser = AllowedServer::parse)]
+    pub(crate) workload_api_servers: Vec<AllowedServer>,
 
     /// Kubeconfig of the management cluster. Without it, what kubectl would use, or the pod's own account.
     #[arg(long, value_name = "FILE")]

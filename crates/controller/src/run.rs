@@ -12,6 +12,7 @@ use fivespot_cluster::{
     Caller, Change, Key, ManagementNamespaces, Retry, Right, Settings, Shell, connect_to,
 };
 use fivespot_core::lifecycle::{Patience, Phase};
+use fivespot_core::servers::AllowedServers;
 use fivespot_ops::admin::{Checks, serve_health, serve_metrics};
 use fivespot_ops::shutdown;
 use fivespot_ops::slots::{self, Keeper, Loss, Tenant};
@@ -159,6 +160,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         capi_version: options.capi_version,
         patience,
         management_namespaces: ManagementNamespaces::Listed(options.management_cluster_namespaces.clone()),
+        allowed_servers: AllowedServers(options.workload_api_servers.clone()),
         instance: name,
         right: share.clone(),
     };

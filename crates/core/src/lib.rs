@@ -35,6 +35,7 @@ pub mod observed;
 pub mod process;
 pub mod reclaim;
 pub mod schedule;
+pub mod servers;
 pub mod slots;
 pub mod status;
 pub mod taint;

@@ -1,4 +1,5 @@
-//! An API server of somebody who wants to bring the controller down: what it answers never ends, in one way or another.
+//! An API server of somebody who wants to bring the controller down, or people who read what the controller shows: what it
+//! answers never ends, in one way or another, or says what they are to believe.
 
 use crate::error::{Context, Error};
 use crate::tls::{self, TlsListener};
@@ -20,6 +21,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio_rustls::TlsAcceptor;
+
+/// What must not be shown to anybody.
+pub const LIE: &str = "run-this-on-your-laptop";
 
 /// Bytes that are sent at once.
 const CHUNK: usize = 64 << 10;
@@ -43,6 +47,10 @@ pub enum Attack {
     EventFlood,
     /// An error whose text never ends.
     EndlessError,
+    /// An error with [`LIE`] in every text.
+    LyingError,
+    /// A watch with such an error as its first event.
+    LyingEvent,
     /// One byte every tenth of a second.
     Trickle,
     /// No answer at all.
@@ -51,7 +59,7 @@ pub enum Attack {
 
 impl Attack {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::EndlessText,
         Self::EndlessNodes,
         Self::EndlessPages,
@@ -60,6 +68,8 @@ impl Attack {
         Self::EndlessEvent,
         Self::EventFlood,
         Self::EndlessError,
+        Self::LyingError,
+        Self::LyingEvent,
         Self::Trickle,
         Self::Silence,
     ];
@@ -181,10 +191,12 @@ async fn answer(
             let large = "x".repeat(1 << 20);
             list((0..12).map(|n| node(&format!("node-{n}"), &large)), None)
         }
-        Attack::EndlessEvent | Attack::EventFlood if !is_watch => {
+        Attack::LyingError => (StatusCode::FORBIDDEN, lie().to_string()).into_response(),
+        Attack::EndlessEvent | Attack::EventFlood | Attack::LyingEvent if !is_watch => {
             list(std::iter::once(node("node-0", "")), None)
         }
         Attack::EndlessEvent => endless(&sent, "{\"type\":\"ADDED\",\"object\":{\"kind\":\"", text),
+        Attack::LyingEvent => format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", lie()).into_response(),
         Attack::EventFlood => {
             // As every API server writes it, the type comes first.
             let event = |n| {
@@ -208,6 +220,13 @@ async fn answer(
         }
         Attack::Silence => std::future::pending().await,
     }
+}
+
+fn lie() -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "message": LIE, "reason": LIE,
+        "details": {"name": LIE, "kind": LIE, "causes": [{"reason": LIE, "message": LIE, "field": LIE}]},
+    })
 }
 
 fn node(name: &str, value: &str) -> Value {

@@ -46,7 +46,7 @@ pub use control_plane::{Cluster, ControlPlane, Options, Topology};
 pub use crds::cluster_api_crds;
 pub use daemon::Daemon;
 pub use error::Error;
-pub use hostile::{Attack, HostileServer};
+pub use hostile::{Attack, HostileServer, LIE};
 pub use hosts::{Behaviour, Core, Fault, Hosts, PROVIDER_WORKERS, SSH_KEY, create_ssh_key};
 pub use kubeconfig::{Identity, anonymous_kubeconfig};
 pub use node::{GUEST_IMAGE, RealNode};

@@ -25,6 +25,8 @@ async fn plane() -> (&'static ControlPlane, MutexGuard<'static, ()>) {
     let turn = TURN.lock().await;
     let cluster_api = ClusterApi::Definitions;
     let plane = share(&PLANE, &Options { topology: Topology::Two, cluster_api, ..Options::default() });
-    CONTROLLER.get_or_init(|| Controller::start(plane, "clusters", &[]));
+    CONTROLLER.get_or_init(|| {
+        Controller::start(plane, "clusters", &["--workload-api-servers=127.0.0.0/8,localhost"])
+    });
     (plane, turn)
 }
