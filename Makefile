@@ -48,6 +48,10 @@ fuzz: ## Run each fuzz target for a minute (FUZZ_SECONDS); needs a nightly toolc
 mutants: control-plane ## Make each deliberate wrong change of mutants/ and see that its test catches it
 	$(XTASK) mutants
 
+.PHONY: campaign
+campaign: control-plane ## Disturb every call of every scenario in every way, and write docs/campaign.md; an hour
+	FIVESPOT_CAMPAIGN=1 $(CARGO) test --locked --package fivespot-controller --test campaign -- --nocapture
+
 .PHONY: bench
 bench: control-plane ## Measure speed and size, in nanoseconds and in instructions
 	$(CARGO) build --locked --release --package fivespot-bench

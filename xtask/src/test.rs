@@ -22,8 +22,9 @@ const ALONE: [(&str, &str); 5] = [
 ];
 
 /// Those of the others that take longest. They begin first, so that none is left over at the end.
-const LONG: [&str; 8] = [
+const LONG: [&str; 9] = [
     "fleet/session",
+    "controller/campaign",
     "controller/alone",
     "fleet/fleet",
     "testenv/provider",

@@ -7,6 +7,7 @@ mod audit;
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/mod.rs"]
 mod harness;
+#[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/proxy.rs"]
 mod proxy;
 #[path = "../harness/settled.rs"]
@@ -19,6 +20,7 @@ mod worlds;
 mod chaos;
 mod clock;
 mod ejected;
+mod flood;
 mod forged;
 mod hostile;
 mod one_node;

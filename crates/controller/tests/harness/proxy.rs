@@ -1,20 +1,21 @@
-//! An API server that can be held up at every single call: before it is made, or before its answer arrives.
+//! An API server that can be disturbed at every single call: before it is made, or before its answer arrives.
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use kube::Client;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// Longest body of a request.
 const BODY: usize = 4 << 20;
 
-/// A write that the controller is about to make.
+/// A call that the controller is about to make.
 pub(crate) struct Call {
     pub(crate) method: Method,
     pub(crate) path: String,
@@ -30,12 +31,27 @@ pub(crate) enum Fate {
     DiesBefore,
     /// Whoever made it is dead before it is answered.
     DiesAfter,
+    /// It is not made, and answered with this code.
+    Refused(u16),
+    /// It is not made, and its connection breaks.
+    CutBefore,
+    /// It is made, and its connection breaks before the answer.
+    CutAfter,
+    /// It is made after this time, whoever still waits for it.
+    Late(Duration),
 }
 
 /// Judges calls, and kills.
 pub(crate) trait Executioner: Send + Sync + 'static {
+    /// Whether reads of single objects are judged beside writes.
+    const JUDGES_READS: bool = false;
+
     fn judge(&self, call: &Call) -> impl Future<Output = Fate> + Send;
-    fn kill(&self);
+
+    /// What the server answered to a call that was made.
+    fn answered(&self, _: &Call, _: StatusCode) {}
+
+    fn kill(&self) {}
 }
 
 /// Listens until it is dropped.
@@ -67,26 +83,69 @@ async fn pass<E: Executioner>(
 ) -> Response {
     let (mut parts, body) = request.into_parts();
     let Ok(bytes) = to_bytes(body, BODY).await else { return StatusCode::BAD_REQUEST.into_response() };
-    let fate = if parts.method == Method::GET {
-        Fate::Made
-    } else {
-        let body = serde_json::from_slice(&bytes).unwrap_or_default();
-        let call = Call { method: parts.method.clone(), path: parts.uri.path().to_owned(), body };
-        executioner.judge(&call).await
-    };
-    if fate == Fate::DiesBefore {
-        executioner.kill();
-        return std::future::pending().await;
+    let body = serde_json::from_slice(&bytes).unwrap_or_default();
+    let call = Call { method: parts.method.clone(), path: parts.uri.path().to_owned(), body };
+    let is_judged =
+        call.method != Method::GET || (E::JUDGES_READS && parts.uri.query().unwrap_or_default().is_empty());
+    let fate = if is_judged { executioner.judge(&call).await } else { Fate::Made };
+    match fate {
+        Fate::DiesBefore => {
+            executioner.kill();
+            return std::future::pending().await;
+        }
+        Fate::Refused(code) => return refusal(code),
+        Fate::CutBefore => return cut(),
+        Fate::Made | Fate::DiesAfter | Fate::CutAfter | Fate::Late(_) => {}
     }
     parts.headers.remove("host");
     let request = axum::http::Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()));
-    let answer = client.send(request).await;
-    if fate == Fate::DiesAfter {
-        executioner.kill();
-        return std::future::pending().await;
+    // A task of its own: whoever gives up waiting does not call it off.
+    let of_task = Arc::clone(&executioner);
+    let made = tokio::spawn(async move {
+        if let Fate::Late(by) = fate {
+            tokio::time::sleep(by).await;
+        }
+        let answer = client.send(request).await;
+        if let Ok(answer) = &answer
+            && is_judged
+        {
+            of_task.answered(&call, answer.status());
+        }
+        answer
+    });
+    let answer = made.await.unwrap();
+    match fate {
+        Fate::DiesAfter => {
+            executioner.kill();
+            return std::future::pending().await;
+        }
+        Fate::CutAfter => return cut(),
+        Fate::Made | Fate::DiesBefore | Fate::Refused(_) | Fate::CutBefore | Fate::Late(_) => {}
     }
     match answer {
         Ok(answer) => answer.map(Body::new),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
+}
+
+/// An error as an API server answers it.
+fn refusal(code: u16) -> Response {
+    let reason = match code {
+        409 => "Conflict",
+        429 => "TooManyRequests",
+        504 => "Timeout",
+        _ => "InternalError",
+    };
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+        "message": "disturbed by a test", "details": {"name": "disturbed", "retryAfterSeconds": 1},
+    });
+    let code = StatusCode::from_u16(code).unwrap();
+    (code, [("content-type", "application/json"), ("retry-after", "1")], status.to_string()).into_response()
+}
+
+/// An answer that breaks off before it has said anything.
+fn cut() -> Response {
+    let nothing = futures::stream::once(async { Err::<Bytes, _>(std::io::Error::other("cut")) });
+    Body::from_stream(nothing).into_response()
 }
