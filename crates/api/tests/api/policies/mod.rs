@@ -10,24 +10,39 @@ use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
+/// What an author needs to create a ScheduledMachine as [`machine`](crate::setup::machine) has it.
+const RIGHTS_OF_AUTHORS: [&str; 4] = [
+    "scheduledmachines.5spot.finos.org",
+    "k0sworkerconfigs.bootstrap.cluster.x-k8s.io",
+    "remotemachines.infrastructure.cluster.x-k8s.io",
+    "machines.cluster.x-k8s.io",
+];
+
 /// Lets a user create, read and patch a resource, written `resource.group`, in a namespace. The API server need
 /// not know a resource for RBAC to speak of it.
 fn grant(plane: &ControlPlane, namespace: &str, user: &str, resource: &str) {
     let (plural, group) = resource.split_once('.').unwrap();
+    let verbs = ["create", "get", "patch"];
+    let rule = json!({"apiGroups": [group], "resources": [plural], "verbs": verbs});
+    grant_rules(plane, namespace, user, &[rule]);
+}
+
+/// Gives a user rules of RBAC in a namespace. They replace earlier ones whose first resource is the same.
+pub(crate) fn grant_rules(plane: &ControlPlane, namespace: &str, user: &str, rules: &[Value]) {
     let api_group = "rbac.authorization.k8s.io";
-    let metadata = json!({"name": plural, "namespace": namespace});
+    let resource = rules[0]["resources"][0].as_str().unwrap();
+    let metadata = json!({"name": format!("{user}-{resource}"), "namespace": namespace});
     apply(
         plane,
         &json!({
-            "apiVersion": format!("{api_group}/v1"), "kind": "Role", "metadata": metadata,
-            "rules": [{"apiGroups": [group], "resources": [plural], "verbs": ["create", "get", "patch"]}],
+            "apiVersion": format!("{api_group}/v1"), "kind": "Role", "metadata": metadata, "rules": rules,
         }),
     );
     apply(
         plane,
         &json!({
             "apiVersion": format!("{api_group}/v1"), "kind": "RoleBinding", "metadata": metadata,
-            "roleRef": {"apiGroup": api_group, "kind": "Role", "name": plural},
+            "roleRef": {"apiGroup": api_group, "kind": "Role", "name": metadata["name"]},
             "subjects": [{"apiGroup": api_group, "kind": "User", "name": user}],
         }),
     );
