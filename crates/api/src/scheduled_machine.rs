@@ -149,11 +149,15 @@ pub struct EmbeddedObject {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineTemplate {
-    /// Labels. Keys under kubernetes.io, k8s.io, cluster.x-k8s.io and 5spot.finos.org are reserved.
+    /// Labels. Keys under kubernetes.io, k8s.io, cluster.x-k8s.io and 5spot.finos.org are reserved. Other keys with a
+    /// prefix are refused until an administrator annotates the definition of ScheduledMachine with
+    /// machine-keys.5spot.finos.org/PREFIX=allowed. Keys without a prefix are allowed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 
-    /// Annotations. Keys under kubernetes.io, k8s.io, cluster.x-k8s.io and 5spot.finos.org are reserved.
+    /// Annotations. Keys under kubernetes.io, k8s.io, cluster.x-k8s.io and 5spot.finos.org are reserved. Other keys with a
+    /// prefix are refused until an administrator annotates the definition of ScheduledMachine with
+    /// machine-keys.5spot.finos.org/PREFIX=allowed. Keys without a prefix are allowed.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }

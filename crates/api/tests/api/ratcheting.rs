@@ -1,13 +1,15 @@
 //! A rule that gets stricter must not lock up the objects that break it already.
 //!
-//! The definition is installed under another group, first without any rule; every object the table says is
-//! malformed is stored; then the rules come back. Each of these objects must still take everything that
-//! giving a machine back needs.
+//! The definition is installed under another group, first without any rule and without policies; every object the
+//! table says is malformed is stored, and one that every policy would refuse; then rules and policies come back. Each
+//! of these objects must still take everything that handing a machine back needs, from an account that may write
+//! ScheduledMachines and nothing else.
 
-use crate::setup::{apply, cluster, create, message, read_yaml};
+use crate::policies::grant_rules;
+use crate::setup::{apply, cluster, create, dry_run, message, read_yaml};
 use crate::table::Table;
 use fivespot_api::scheduled_machine_crd;
-use fivespot_testenv::eventually;
+use fivespot_testenv::{ControlPlane, Identity, eventually};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -22,7 +24,8 @@ async fn an_object_that_breaks_a_newer_rule_can_still_be_given_back() {
     install(&client, &without_rules(&strict)).await;
     let api = machines_of(GROUP, &client, &namespace).await;
 
-    let broken = Table::load().malformed(&namespace);
+    let mut broken = Table::load().malformed(&namespace);
+    broken.push(("against every policy".to_owned(), against_every_policy()));
     let mut stored = Vec::new();
     for (name, mut object) in broken {
         object["apiVersion"] = json!(format!("{GROUP}/v1alpha1"));
@@ -33,16 +36,7 @@ async fn an_object_that_breaks_a_newer_rule_can_still_be_given_back() {
     assert!(stored.len() > 100, "only {} malformed objects", stored.len());
 
     install(&client, &strict).await;
-    for mut document in read_yaml("deploy/policies/embedded-namespace.yaml") {
-        let name = json!(format!("ratcheting.{}", document["metadata"]["name"].as_str().unwrap()));
-        document["metadata"]["name"] = name.clone();
-        if document["kind"] == "ValidatingAdmissionPolicy" {
-            document["spec"]["matchConstraints"]["resourceRules"][0]["apiGroups"] = json!([GROUP]);
-        } else {
-            document["spec"]["policyName"] = name;
-        }
-        apply(plane, &document);
-    }
+    install_policies(plane);
     let mut fresh = crate::setup::machine("fresh");
     fresh["apiVersion"] = json!(format!("{GROUP}/v1alpha1"));
     fresh["spec"]["schedule"]["hoursOfDay"] = json!(["24"]);
@@ -53,18 +47,77 @@ async fn an_object_that_breaks_a_newer_rule_can_still_be_given_back() {
     })
     .await;
 
-    fresh["spec"]["schedule"]["hoursOfDay"] = json!(["23"]);
-    fresh["spec"]["bootstrapSpec"]["namespace"] = json!("kube-system");
-    eventually("the policy is in force", async || {
-        let refused = create(&api, &fresh).await.is_err();
-        let _ = api.delete("fresh", &DeleteParams::default()).await;
-        refused
-    })
-    .await;
+    let rule = json!({
+        "apiGroups": [GROUP], "resources": ["scheduledmachines", "scheduledmachines/status"],
+        "verbs": ["get", "patch"],
+    });
+    grant_rules(plane, &namespace, ACCOUNT, &[rule]);
+    let account = plane.management().client_as(&Identity::user(ACCOUNT)).await.unwrap();
+    let api = Api::namespaced_with(account, &namespace, &resource(GROUP));
+    policies_are_in_force(&api, &machines_of(GROUP, &client, &namespace).await).await;
 
     let stuck = stuck(&api, &stored).await;
     println!("{} malformed objects took {} kinds of change each", stored.len(), changes().len());
     assert!(stuck.is_empty(), "objects that can no longer be changed:\n{}", stuck.join("\n"));
+}
+
+/// An account that may write ScheduledMachines and nothing else.
+const ACCOUNT: &str = "ratchet";
+
+fn against_every_policy() -> Value {
+    let mut object = crate::setup::machine("against-every-policy");
+    let keys = json!({"metal3.io/BareMetalHost": "theirs"});
+    object["metadata"]["annotations"] = json!({"5spot.finos.org/lent-host": "{}"});
+    object["spec"]["machineTemplate"] = json!({"labels": keys, "annotations": keys});
+    object["spec"]["kubeconfigSecretRef"] = json!({"name": "theirs"});
+    object["spec"]["bootstrapSpec"]["kind"] = json!("OddConfig");
+    object["spec"]["bootstrapSpec"]["namespace"] = json!("kube-system");
+    object
+}
+
+/// Every policy that judges a change of a ScheduledMachine, for the definition under the other group.
+fn install_policies(plane: &ControlPlane) {
+    for policy in POLICIES {
+        for mut document in read_yaml(&format!("deploy/policies/{policy}.yaml")) {
+            let name = json!(format!("ratcheting.{}", document["metadata"]["name"].as_str().unwrap()));
+            document["metadata"]["name"] = name.clone();
+            if document["kind"] == "ValidatingAdmissionPolicy" {
+                document["spec"]["matchConstraints"]["resourceRules"][0]["apiGroups"] = json!([GROUP]);
+            } else {
+                document["spec"]["policyName"] = name;
+            }
+            apply(plane, &document);
+        }
+    }
+}
+
+const POLICIES: [&str; 5] =
+    ["embedded-namespace", "embedded-authorization", "kubeconfig-secret", "machine-keys", "lent-host"];
+
+/// Waits until each policy refuses a change: of the account, or of the administrator where rights do not matter.
+async fn policies_are_in_force(account: &Api<DynamicObject>, admin: &Api<DynamicObject>) {
+    let name = "against-every-policy";
+    for (change, says) in [
+        (json!({"spec": {"bootstrapSpec": {"spec": {"x": "y"}}}}), "is not known here"),
+        (json!({"spec": {"kubeconfigSecretRef": {"name": "other"}}}), "you may not get Secret other"),
+        (json!({"metadata": {"annotations": {"5spot.finos.org/lent-host": "x"}}}), "leave it out"),
+    ] {
+        eventually(says, async || {
+            let params = PatchParams { dry_run: true, ..PatchParams::default() };
+            let answer = message(account.patch(name, &params, &Patch::Merge(&change)).await);
+            answer.is_err_and(|text| text.contains(says))
+        })
+        .await;
+    }
+    for (path, value, says) in [
+        (vec!["bootstrapSpec", "namespace"], json!("kube-system"), "is not the namespace"),
+        (vec!["machineTemplate"], json!({"labels": {"metal3.io/x": "y"}}), "metal3.io/x is not allowed here"),
+    ] {
+        let mut fresh = crate::setup::machine("fresh");
+        fresh["apiVersion"] = json!(format!("{GROUP}/v1alpha1"));
+        *path.iter().fold(&mut fresh["spec"], |at, field| &mut at[*field]) = value;
+        eventually(says, async || dry_run(admin, &fresh).await.is_err_and(|text| text.contains(says))).await;
+    }
 }
 
 /// The negative control: the rules on `spec.schedule` without their look at the old value.
@@ -137,11 +190,13 @@ fn under_group(mut crd: Value, group: &str) -> Value {
     crd
 }
 
+fn resource(group: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1alpha1", "ScheduledMachine"))
+}
+
 /// Access to the objects of such a definition, once it is served.
 async fn machines_of(group: &str, client: &Client, namespace: &str) -> Api<DynamicObject> {
-    let gvk = GroupVersionKind::gvk(group, "v1alpha1", "ScheduledMachine");
-    let api: Api<DynamicObject> =
-        Api::namespaced_with(client.clone(), namespace, &ApiResource::from_gvk(&gvk));
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource(group));
     eventually("the definition is served", async || api.list(&ListParams::default()).await.is_ok()).await;
     api
 }

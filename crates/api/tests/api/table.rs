@@ -176,9 +176,10 @@ fn a_file_is_judged_as_the_server_or_the_code_judges_the_object() {
     let mut disagreements = Vec::new();
     let mut judged = 0;
     for (number, row) in table.rows.iter().enumerate() {
-        // These need the stored object or the cluster's own table of kinds.
-        let needs_cluster =
-            !row.change.is_empty() || row.says.as_deref().is_some_and(|s| s.contains("not known here"));
+        // These need the stored object, or the kinds and prefixes that the cluster's own definition lists.
+        let says = row.says.as_deref().unwrap_or_default();
+        let of_cluster = ["not known here", "is not allowed here", "that an administrator allows"];
+        let needs_cluster = !row.change.is_empty() || of_cluster.iter().any(|text| says.contains(text));
         if needs_cluster {
             continue;
         }
@@ -203,6 +204,7 @@ async fn the_server_judges_every_row_as_the_table_says_and_every_rule_is_seen_at
     let api = machines(&client, &namespace);
     let table = Table::load();
     make_k0smotron_kinds_known(plane, &api).await;
+    allow_prefixes(plane, &api).await;
 
     let mut disagreements = Vec::new();
     let mut refusals = Vec::new();
@@ -264,6 +266,23 @@ async fn make_k0smotron_kinds_known(plane: &ControlPlane, api: &Api<DynamicObjec
         let mut object = machine("kinds");
         object["spec"]["bootstrapSpec"]["apiVersion"] = json!("k0smotron.io/v1beta1");
         object["spec"]["infrastructureSpec"]["apiVersion"] = json!("k0smotron.io/v1beta1");
+        create(api, &object).await.is_ok()
+    })
+    .await;
+}
+
+/// No prefix of `machineTemplate` is allowed by default: do what the message tells an administrator.
+async fn allow_prefixes(plane: &ControlPlane, api: &Api<DynamicObject>) {
+    let annotate = ["annotate", "crd", "scheduledmachines.5spot.finos.org"];
+    let prefixes = ["example.com", "a.b-c", "notkubernetes.io", "kubernetes.io.example.com"];
+    for prefix in prefixes {
+        let allowed = format!("machine-keys.5spot.finos.org/{prefix}=allowed");
+        kubectl(plane, &[&annotate[..], &[&allowed]].concat());
+    }
+    eventually("the prefixes are allowed", async || {
+        let mut object = machine("prefixes");
+        let keys: Map<_, _> = prefixes.iter().map(|prefix| (format!("{prefix}/x"), json!("y"))).collect();
+        object["spec"]["machineTemplate"] = json!({"labels": keys});
         create(api, &object).await.is_ok()
     })
     .await;

@@ -17,7 +17,7 @@ async fn what_is_created_carries_our_name_and_is_bounded_also_without_us() {
         spec["nodeDrainTimeout"] = json!("0s");
         spec["gracefulShutdownTimeout"] = json!("90s");
         let labels = json!({"team": "blue"});
-        spec["machineTemplate"] = json!({"labels": labels, "annotations": {"example.com/note": "kept"}});
+        spec["machineTemplate"] = json!({"labels": labels, "annotations": {"note": "kept"}});
     };
     let machine = world.lend("named", change).await;
     let capi = world.capi_machine("named").await;
@@ -41,7 +41,7 @@ async fn what_is_created_carries_our_name_and_is_bounded_also_without_us() {
         assert_eq!(spec["infrastructureRef"]["apiGroup"], "infrastructure.cluster.x-k8s.io");
     }
     assert_eq!(capi.metadata.labels.as_ref().unwrap()["team"], "blue");
-    assert_eq!(capi.metadata.annotations.as_ref().unwrap()["example.com/note"], "kept");
+    assert_eq!(capi.metadata.annotations.as_ref().unwrap()["note"], "kept");
     for kind in ["Machine", "RemoteMachine", "K0sWorkerConfig"] {
         let object = world.objects(kind).get("named").await.unwrap();
         let labels = object.metadata.labels.unwrap();

@@ -2,13 +2,15 @@
 
 mod authorization;
 mod deletion;
+mod machine_keys;
 mod tenant;
 
-use crate::setup::{apply, machines, message};
-use fivespot_testenv::{ControlPlane, Identity};
+use crate::setup::{apply, cluster, from_root, kubectl, machines, message, read_yaml};
+use fivespot_testenv::{ControlPlane, Identity, eventually};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use std::fs;
 
 /// What an author needs to create a ScheduledMachine as [`machine`](crate::setup::machine) has it.
 const RIGHTS_OF_AUTHORS: [&str; 4] = [
@@ -55,4 +57,30 @@ async fn as_user(plane: &ControlPlane, user: &str, namespace: &str) -> Api<Dynam
 
 async fn patch(api: &Api<DynamicObject>, name: &str, patch: Value) -> Result<DynamicObject, String> {
     message(api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await)
+}
+
+/// The API server checks the types of every expression, also of those that no request reaches.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_has_no_doubt_about_the_policies() {
+    let (plane, ..) = cluster("doubts").await;
+    let files = fs::read_dir(from_root("deploy/policies")).unwrap();
+    let mut checked = 0;
+    for file in files {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        let policy = read_yaml(&format!("deploy/policies/{name}")).remove(0);
+        let name = policy["metadata"]["name"].as_str().unwrap();
+        let read = || -> Value {
+            let text = kubectl(plane, &["get", "validatingadmissionpolicy", name, "-o", "json"]);
+            serde_json::from_str(&text).unwrap()
+        };
+        eventually("the policy has been checked", async || {
+            read()["status"]["observedGeneration"] == read()["metadata"]["generation"]
+        })
+        .await;
+        let policy = read();
+        assert_eq!(policy["spec"]["failurePolicy"], "Fail", "{name}");
+        assert_eq!(policy["status"]["typeChecking"]["expressionWarnings"], Value::Null, "{policy:#}");
+        checked += 1;
+    }
+    assert!(checked >= 6, "{checked}");
 }
