@@ -23,7 +23,7 @@ async fn all_are_refused(stem: &str, attempts: &[Attempt]) {
     let api = machines(&client, &namespace);
     for (path, value, _) in attempts {
         let accepted = dry_run(&api, &with(&namespace, "before", path, value)).await;
-        accepted.unwrap_or_else(|text| panic!("without the policy: {path:?} {value}: {text}"));
+        assert!(accepted.is_ok(), "without the policy: {path:?} {value}: {accepted:?}");
     }
     equip(plane, &namespace);
     bind_here(plane, &namespace, &read_yaml("examples/policies/tenant-payloads.yaml"));
