@@ -1,6 +1,6 @@
 //! The sample policy for clusters in which several teams write ScheduledMachines.
 
-use super::patch;
+use super::{RIGHTS_OF_AUTHORS, as_user, patch};
 use crate::setup::{apply, cluster, create, dry_run, kubectl, machine, machines, read_yaml};
 use fivespot_testenv::{ControlPlane, eventually};
 use serde_json::{Value, json};
@@ -412,6 +412,51 @@ async fn a_team_may_write_what_its_machines_need() {
     let example = read_yaml("examples/overnight-with-taints.yaml").remove(0);
     let args = &example["spec"]["bootstrapSpec"]["spec"]["args"];
     dry_run(&api, &with(&namespace, "example", &["bootstrapSpec", "spec", "args"], args)).await.unwrap();
+}
+
+/// The sample role: a team has 5-Spot create what it may not create itself.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_team_creates_machines_through_5_spot_and_not_directly() {
+    let (plane, _, namespace) = cluster("role").await;
+    let role = read_yaml("examples/policies/team-role.yaml").remove(0);
+    apply(plane, &role);
+    let team = as_user(plane, "theo", &namespace).await;
+    create(&team, &machine("early")).await.unwrap_err();
+    let bind = ["create", "rolebinding", "team", "-n", &namespace, "--clusterrole=5spot-team", "--user=theo"];
+    kubectl(plane, &bind);
+    eventually("the team may", async || create(&team, &machine("one")).await.is_ok()).await;
+    patch(&team, "one", json!({"spec": {"bootstrapSpec": {"spec": {"args": ["--debug"]}}}})).await.unwrap();
+    patch(&team, "one", json!({"spec": {"machineTemplate": {"labels": {"team": "blue"}}}})).await.unwrap();
+
+    let may = |verb: &str, resource: &str| {
+        let question = ["auth", "can-i", verb, resource, "-n", &namespace, "--as=theo", "--quiet"];
+        plane.kubectl(plane.management(), &question, "").is_ok()
+    };
+    assert!(may("create", "scheduledmachines.5spot.finos.org"));
+    for resource in [RIGHTS_OF_AUTHORS[1], RIGHTS_OF_AUTHORS[2], RIGHTS_OF_AUTHORS[3], "secrets"] {
+        for verb in ["create", "update", "patch", "delete", "get"] {
+            assert!(!may(verb, resource), "{verb} {resource}");
+        }
+    }
+    // The verb counts for each of the three kinds: without one of them nothing is created.
+    for left_out in 1..4 {
+        let mut role = role.clone();
+        role["metadata"] = json!({"name": format!("{namespace}-without-{left_out}")});
+        let resource = role["rules"][left_out]["resources"][0].as_str().unwrap().to_owned();
+        role["rules"][left_out]["verbs"] = json!(["get"]);
+        apply(plane, &role);
+        let user = format!("without-{left_out}");
+        let name = role["metadata"]["name"].as_str().unwrap();
+        let bind = ["create", "rolebinding", &user, "-n", &namespace, "--clusterrole", name, "--user", &user];
+        kubectl(plane, &bind);
+        let api = as_user(plane, &user, &namespace).await;
+        eventually("one right is missing", async || {
+            let refused = dry_run(&api, &machine("bad")).await.unwrap_err();
+            refused.contains(&format!("you may not create {resource}."))
+                && refused.ends_with("ask for that right, or for the verb schedule")
+        })
+        .await;
+    }
 }
 
 /// Applies the documents of a policy file under names of this test, its binding confined to this namespace, so
