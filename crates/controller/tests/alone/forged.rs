@@ -14,8 +14,15 @@ use serde_json::{Value, json};
 
 const TENANT: &str = "mallory";
 
-/// Name and providerID of a Node that runs the control plane.
-const VICTIM: (&str, &str) = ("control-plane-1", "baremetal://control-plane-1");
+/// A Node of somebody else, by its name.
+const VICTIM: &str = "control-plane-1";
+
+/// The played Cluster API deletes the Node that a Machine names, as the real one does where it reaches it. This keeps it.
+const KEPT: &str = "example.com/kept-by-a-test";
+
+fn provider_id(victim: &str) -> String {
+    format!("baremetal://{victim}")
+}
 
 /// Lets the tenant write Machines of a namespace, also their status, and nothing else.
 fn grant(world: &World) {
@@ -39,51 +46,42 @@ fn grant(world: &World) {
 }
 
 /// Points the Machine `m` to the victim, as the tenant.
-async fn forge(world: &World) {
+async fn forge(world: &World, victim: &str) {
     let client: Client = world.plane.management().client_as(&Identity::user(TENANT)).await.unwrap();
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", "Machine"));
     let machines: Api<DynamicObject> = Api::namespaced_with(client, &world.namespace, &resource);
     let params = PatchParams::default();
-    let (node, provider_id) = VICTIM;
     eventually("the tenant writes the providerID", async || {
-        let patch = Patch::Merge(json!({"spec": {"providerID": provider_id}}));
+        let patch = Patch::Merge(json!({"spec": {"providerID": provider_id(victim)}}));
         machines.patch("m", &params, &patch).await.is_ok()
     })
     .await;
-    let patch = Patch::Merge(json!({"status": {"nodeRef": {"name": node}}}));
+    let patch = Patch::Merge(json!({"status": {"nodeRef": {"name": victim}}}));
     machines.patch_status("m", &params, &patch).await.unwrap();
 }
 
-/// A Node with pods of others, whose labels and annotations the test chooses.
-async fn victim(world: &World, labels: Value, annotations: Value) {
-    let (name, provider_id) = VICTIM;
+/// A Node with a pod, whose labels and annotations the test chooses.
+async fn place(world: &World, victim: &str, labels: Value, annotations: Value) {
     let node = json!({
-        "metadata": {"name": name, "labels": labels, "annotations": annotations},
-        "spec": {"providerID": provider_id},
+        "metadata": {"name": victim, "labels": labels, "annotations": annotations, "finalizers": [KEPT]},
+        "spec": {"providerID": provider_id(victim)},
     });
-    let mut node: Node = serde_json::from_value(node).unwrap();
-    if let Some(old) = world.nodes().get_opt(name).await.unwrap() {
-        node.metadata.resource_version = old.metadata.resource_version;
-        world.nodes().replace(name, &PostParams::default(), &node).await.unwrap();
-    } else {
-        world.nodes().create(&PostParams::default(), &node).await.unwrap();
-    }
+    let node = serde_json::from_value(node).unwrap();
+    world.nodes().create(&PostParams::default(), &node).await.unwrap();
     let ready = json!({"status": {"conditions": [{
         "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
         "lastHeartbeatTime": Timestamp::now(), "lastTransitionTime": Timestamp::now(),
     }]}});
-    world.nodes().patch_status(name, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
+    world.nodes().patch_status(victim, &PatchParams::default(), &Patch::Merge(ready)).await.unwrap();
     let pod = json!({
-        "metadata": {"name": "etcd"},
+        "metadata": {"name": format!("on-{victim}")},
         "spec": {
-            "nodeName": name, "containers": [{"name": "main", "image": "none"}],
+            "nodeName": victim, "containers": [{"name": "main", "image": "none"}],
             "tolerations": [{"operator": "Exists"}],
         },
     });
     world.workload_namespace().await;
-    if world.pods().get_opt("etcd").await.unwrap().is_none() {
-        world.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-    }
+    world.pods().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
 }
 
 /// A machine with taints and programs, so that there is something to write to a Node at once.
@@ -107,7 +105,7 @@ fn has_our_taint(node: &Node) -> bool {
 }
 
 /// Every way out is taken: the kill switch, then the deletion. Not one of them writes to a Node or a pod.
-async fn leave(world: &World, since: Timestamp) {
+async fn leave(world: &World, victim: &str, since: Timestamp) {
     world.patch("m", json!({"spec": {"killSwitch": true}})).await;
     eventually("the Machine is gone", async || {
         world.objects("Machine").get_opt("m").await.unwrap().is_none()
@@ -122,10 +120,16 @@ async fn leave(world: &World, since: Timestamp) {
         .map(|it| format!("{} {} {}", it.verb, it.resource, it.name))
         .collect();
     assert!(written.is_empty(), "{written:?}");
-    let node = world.nodes().get(VICTIM.0).await.unwrap();
+    let node = world.nodes().get(victim).await.unwrap();
     assert_eq!((node.spec.as_ref().unwrap().unschedulable, has_our_taint(&node)), (None, false));
-    let pod = world.pods().get("etcd").await.unwrap();
+    let pod = world.pods().get(&format!("on-{victim}")).await.unwrap();
     assert_eq!(pod.metadata.deletion_timestamp, None);
+    give_up(world, victim).await;
+}
+
+async fn give_up(world: &World, victim: &str) {
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    world.nodes().patch(victim, &PatchParams::default(), &patch).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,19 +137,19 @@ async fn a_namespace_that_no_administrator_named_reaches_nothing_in_the_manageme
     let (plane, _turn) = plane().await;
     let world = worlds::own(plane, "unnamed").await;
     grant(&world);
-    victim(&world, json!({}), json!({})).await;
+    place(&world, VICTIM, json!({}), json!({})).await;
     let since = Timestamp::now();
     let controller =
         Controller::start(plane, "unnamed", &["--management-cluster-namespaces=elsewhere,another"]);
     make(&world).await;
-    forge(&world).await;
+    forge(&world, VICTIM).await;
     let unreachable = |it: &ScheduledMachine| is(it, "WorkloadReachable", "False", "NoKubeconfigSecret");
     let machine = world.until("m", "without a workload cluster", unreachable).await;
     println!("{}", message(&machine));
     let advice =
         format!("add namespace {} to --management-cluster-namespaces of the controller", world.namespace);
     assert!(message(&machine).contains(&advice), "{}", message(&machine));
-    leave(&world, since).await;
+    leave(&world, VICTIM, since).await;
     end(&controller);
 }
 
@@ -164,8 +168,8 @@ async fn a_machine_that_names_the_node_of_another_writes_nothing_to_it() {
     let control_plane = json!({"node-role.kubernetes.io/control-plane": ""});
     let controller = Controller::start(plane, "forged", &[]);
     let since = Timestamp::now();
-    for (labels, annotations, reason, says) in [
-        (json!({}), json!({}), "Provisioning", "Waiting until Cluster API marks Node control-plane-1"),
+    for (number, (labels, annotations, reason, says)) in [
+        (json!({}), json!({}), "Provisioning", "Waiting until Cluster API marks Node victim-0"),
         (json!({}), owned("other"), "NodeOfOther", "which belongs to Machine"),
         // Of a Cluster of the same name elsewhere.
         (
@@ -176,20 +180,25 @@ async fn a_machine_that_names_the_node_of_another_writes_nothing_to_it() {
         ),
         // Whoever marked it: no machine is lent that runs the control plane.
         (control_plane, owned("m"), "NodeOfOther", "which belongs to the control plane"),
-    ] {
-        victim(&world, labels, annotations).await;
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let victim = format!("victim-{number}");
+        place(&world, &victim, labels, annotations).await;
         make(&world).await;
-        forge(&world).await;
+        forge(&world, &victim).await;
         let machine =
             world.until("m", says, |it| is(it, "Ready", "False", reason) && message(it).contains(says)).await;
         println!("{}", message(&machine));
-        leave(&world, since).await;
+        leave(&world, &victim, since).await;
     }
     // The same Node, marked as that of this Machine by whoever may write Nodes, is lent: the test can fail.
-    victim(&world, json!({}), owned("m")).await;
+    place(&world, "lent", json!({}), owned("m")).await;
     make(&world).await;
-    forge(&world).await;
+    forge(&world, "lent").await;
     world.until_phase("m", "Active").await;
-    assert!(has_our_taint(&world.nodes().get(VICTIM.0).await.unwrap()));
+    assert!(has_our_taint(&world.nodes().get("lent").await.unwrap()));
+    give_up(&world, "lent").await;
     end(&controller);
 }
