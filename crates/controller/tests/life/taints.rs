@@ -111,7 +111,7 @@ async fn a_taint_of_somebody_else_is_a_conflict_also_with_an_equal_value() {
     assert!(text.contains("same:NoSchedule") && text.contains("other:NoSchedule"), "{text}");
     assert!(!text.contains("free"), "{text}");
     assert_eq!(machine.status.as_ref().unwrap().phase.as_deref(), Some("Active"), "it serves all the same");
-    assert_eq!(applied(&machine), ["free=3"]);
+    world.until("contested", "tainted as far as it goes", |it| applied(it) == ["free=3"]).await;
     until_taints(world, "contested", &["free=3:NoSchedule", "other=1:NoSchedule", "same=1:NoSchedule"]).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(world.count_events("contested", "TaintOwnershipConflict").await, 1);
