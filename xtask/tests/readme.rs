@@ -158,6 +158,59 @@ fn every_make_target_that_is_named_exists() {
     }
 }
 
+/// The texts of all files below a folder that end so.
+fn texts(folder: &Path, ending: &str) -> String {
+    let mut all = String::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            all.push_str(&texts(&path, ending));
+        } else if path.to_string_lossy().ends_with(ending) {
+            all.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+    all
+}
+
+#[test]
+fn every_test_and_mutant_of_the_threat_model_exists() {
+    let text = fs::read_to_string(root().join("docs/threat-model.md")).unwrap();
+    let code = texts(&root().join("crates"), ".rs");
+    let is_test = |word: &&str| {
+        word.matches('_').count() > 2
+            && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let tests: Vec<&str> = text.split('`').filter(is_test).collect();
+    assert!(tests.len() > 30, "{tests:?}");
+    for test in tests {
+        let is_there = code.contains(&format!("fn {test}(")) || code.contains(&format!("    {test},"));
+        assert!(is_there, "docs/threat-model.md: there is no test {test}");
+    }
+    let files: Vec<&str> = text.split_whitespace().filter(|it| it.contains("/tests/")).collect();
+    for file in files {
+        let file = file.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        assert!(
+            root().join("crates").join(file).exists() || root().join(file).exists(),
+            "docs/threat-model.md: {file}"
+        );
+    }
+    let mutants: Vec<String> = fs::read_dir(root().join("mutants"))
+        .unwrap()
+        .map(|it| it.unwrap().file_name().into_string().unwrap())
+        .collect();
+    for rest in text.split("mutant").skip(1) {
+        let numbers = rest
+            .trim_start_matches('s')
+            .split(|c: char| !c.is_ascii_digit() && c != ' ' && c != ',')
+            .next()
+            .unwrap();
+        for number in numbers.split([' ', ',']).filter(|it| !it.is_empty()) {
+            let is_it = |name: &String| name.starts_with(&format!("{number}-"));
+            assert!(mutants.iter().any(is_it), "docs/threat-model.md: there is no mutant {number}");
+        }
+    }
+}
+
 #[test]
 fn every_link_between_documents_leads_somewhere() {
     let documents = [
