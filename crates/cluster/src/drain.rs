@@ -4,7 +4,7 @@ use crate::cache::{Source, list_all};
 use crate::error::{CALL, Error};
 use crate::gate::Admission;
 use crate::node::PodItem;
-use crate::shell::Permission;
+use crate::permission::Permission;
 use crate::workload::Reached;
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
 use futures::StreamExt;

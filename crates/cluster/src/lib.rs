@@ -29,6 +29,7 @@ mod node_patch;
 mod observe;
 mod parts;
 mod perform;
+mod permission;
 mod reclaim;
 mod rivals;
 mod shell;

@@ -43,28 +43,6 @@ pub trait Right: Send + Sync {
     fn may_begin(&self, key: &Key) -> bool;
 }
 
-/// The right to write on behalf of one machine.
-pub(crate) struct Permission {
-    pub(crate) right: Arc<dyn Right>,
-    pub(crate) key: Key,
-}
-
-impl Permission {
-    /// Something that is not begun without the right to it, and ends with it. A right may be renewed meanwhile.
-    pub(crate) async fn within<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        if !self.right.may_begin(&self.key) {
-            return None;
-        }
-        let mut work = std::pin::pin!(work);
-        while let Some(remaining) = self.right.remaining(&self.key) {
-            if let Ok(done) = tokio::time::timeout(remaining, &mut work).await {
-                return Some(done);
-            }
-        }
-        None
-    }
-}
-
 /// The right of one who only looks.
 struct NoRight;
 
