@@ -51,6 +51,11 @@ pub(crate) trait Executioner: Send + Sync + 'static {
     /// What the server answered to a call that was made.
     fn answered(&self, _: &Call, _: StatusCode) {}
 
+    /// Returns when the answer to a call, be it a write or a read, may be passed on.
+    fn may_be_answered(&self, _: &Call) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
     fn kill(&self) {}
 }
 
@@ -84,7 +89,7 @@ async fn pass<E: Executioner>(
     let (mut parts, body) = request.into_parts();
     let Ok(bytes) = to_bytes(body, BODY).await else { return StatusCode::BAD_REQUEST.into_response() };
     let body = serde_json::from_slice(&bytes).unwrap_or_default();
-    let call = Call { method: parts.method.clone(), path: parts.uri.path().to_owned(), body };
+    let call = Arc::new(Call { method: parts.method.clone(), path: parts.uri.path().to_owned(), body });
     let is_judged =
         call.method != Method::GET || (E::JUDGES_READS && parts.uri.query().unwrap_or_default().is_empty());
     let fate = if is_judged { executioner.judge(&call).await } else { Fate::Made };
@@ -100,7 +105,7 @@ async fn pass<E: Executioner>(
     parts.headers.remove("host");
     let request = axum::http::Request::from_parts(parts, kube::client::Body::from(bytes.to_vec()));
     // A task of its own: whoever gives up waiting does not call it off.
-    let of_task = Arc::clone(&executioner);
+    let (of_task, made_call) = (Arc::clone(&executioner), Arc::clone(&call));
     let made = tokio::spawn(async move {
         if let Fate::Late(by) = fate {
             tokio::time::sleep(by).await;
@@ -109,7 +114,7 @@ async fn pass<E: Executioner>(
         if let Ok(answer) = &answer
             && is_judged
         {
-            of_task.answered(&call, answer.status());
+            of_task.answered(&made_call, answer.status());
         }
         answer
     });
@@ -122,6 +127,7 @@ async fn pass<E: Executioner>(
         Fate::CutAfter => return cut(),
         Fate::Made | Fate::DiesBefore | Fate::Refused(_) | Fate::CutBefore | Fate::Late(_) => {}
     }
+    executioner.may_be_answered(&call).await;
     match answer {
         Ok(answer) => answer.map(Body::new),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),

@@ -44,7 +44,7 @@ fn machine_in(world: &World, wanted: u32) -> String {
     (0..MACHINES).rev().map(machine).find(|name| slot(world, name) == wanted).unwrap()
 }
 
-async fn until_ready(controller: &Controller, text: &str) {
+pub(crate) async fn until_ready(controller: &Controller, text: &str) {
     eventually(text, async || controller.http("/ready").1.trim() == format!("ready: {text}")).await;
 }
 

@@ -6,6 +6,9 @@
 #[expect(dead_code, reason = "other tests use the rest of it")]
 #[path = "../harness/mod.rs"]
 mod harness;
+#[expect(dead_code, reason = "other tests read what is written")]
+#[path = "../harness/proxy.rs"]
+mod proxy;
 #[path = "../harness/settled.rs"]
 mod settled;
 #[path = "../harness/wall_clock.rs"]
@@ -16,6 +19,7 @@ mod worlds;
 mod chaos;
 mod faults;
 mod timeline;
+mod woken;
 
 use fivespot_testenv::{ClusterApi, ControlPlane, Options, is_proof, share};
 use harness::Controller;
