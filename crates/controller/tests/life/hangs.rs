@@ -3,10 +3,11 @@
 use crate::harness::{OPEN, is, message};
 use crate::stage::{own_world, scenarios, world};
 use fivespot_api::ScheduledMachine;
-use fivespot_testenv::{Fault, SSH_KEY, create_ssh_key};
+use fivespot_testenv::{Fault, SSH_KEY, create_ssh_key, eventually};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::DeleteParams;
+use std::time::{Duration, Instant};
 
 scenarios![
     a_machine_that_cannot_join_says_what_its_provider_says,
@@ -53,15 +54,26 @@ async fn a_rescue_makes_the_bootstrap_object_too() {
     let left = serde_json::json!({
         "apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2",
         "kind": "RemoteMachine",
-        "metadata": {"name": name, "ownerReferences": [{
-            "apiVersion": "5spot.finos.org/v1alpha1", "kind": "ScheduledMachine", "name": name, "uid": uid,
-        }]},
+        "metadata": {
+            "name": name,
+            // The provider has seen it: without its finalizer the object would be gone before anything can hang.
+            "finalizers": ["remotemachine.k0smotron.io/finalizer"],
+            "ownerReferences": [{
+                "apiVersion": "5spot.finos.org/v1alpha1", "kind": "ScheduledMachine", "name": name, "uid": uid,
+            }],
+        },
         "spec": world.remote_machine(name),
     });
     let finalizer = serde_json::json!({"metadata": {"finalizers": ["5spot.finos.org/scheduledmachine"]}});
     world.patch(name, finalizer).await;
     let objects = world.objects("RemoteMachine");
     objects.create(&kube::api::PostParams::default(), &serde_json::from_value(left).unwrap()).await.unwrap();
+    let hangs = Instant::now();
+    eventually("a Machine is made to let it go", async || {
+        world.objects("Machine").get_opt(name).await.unwrap().is_some()
+    })
+    .await;
+    assert!(hangs.elapsed() > Duration::from_secs(20), "nothing hung: {:?}", hangs.elapsed());
     world.until_gone(&objects, name).await;
     world.until_phase(name, "Inactive").await;
     world.nothing_is_left(name).await;
