@@ -60,8 +60,8 @@ pub(crate) async fn read<'a>(world: &World, machines: impl Iterator<Item = &'a s
         put("finalizers", machine.finalizers().join(" "));
         put("is observed", (status.observed_generation == machine.metadata.generation).to_string());
         for condition in status.conditions {
-            // What the provider and Cluster API say is theirs.
-            if condition.type_ != "MachineReady" {
+            // What Cluster API says is its own; and no agent runs here, which is told after a minute.
+            if !matches!(condition.type_.as_str(), "MachineReady" | "ReclaimAgent") {
                 put(&condition.type_, format!("{}/{}", condition.status, condition.reason));
             }
         }

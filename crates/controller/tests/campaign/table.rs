@@ -1,5 +1,6 @@
 //! What a campaign came to.
 
+use crate::Outcome;
 use crate::disturbance::{Fault, Plan};
 use crate::scenario::Scenario;
 use std::collections::BTreeMap;
@@ -14,18 +15,24 @@ struct Row {
 pub(crate) struct Table {
     rows: BTreeMap<Scenario, Row>,
     violations: Vec<String>,
+    /// Runs whose call was not made.
+    undisturbed: usize,
 }
 
 impl Table {
     pub(crate) fn new(calls: impl Iterator<Item = (Scenario, usize)>) -> Self {
         let row = |(scenario, calls)| (scenario, Row { calls, ..Row::default() });
-        Self { rows: calls.map(row).collect(), violations: Vec::new() }
+        Self { rows: calls.map(row).collect(), violations: Vec::new(), undisturbed: 0 }
     }
 
-    pub(crate) fn count(&mut self, scenario: Scenario, plan: Option<&Plan>, wrong: Option<String>) {
+    pub(crate) fn count(&mut self, scenario: Scenario, plan: Option<&Plan>, outcome: Outcome) {
         let Some(Plan { at, fault, times }) = plan else { return };
+        if outcome == Outcome::NotDisturbed {
+            self.undisturbed += 1;
+            return;
+        }
         *self.rows.entry(scenario).or_default().runs.entry(*fault).or_default() += 1;
-        if let Some(wrong) = wrong {
+        if let Outcome::Wrong(wrong) = outcome {
             let (scenario, fault) = (scenario.as_str(), fault.as_str());
             self.violations.push(format!("{scenario}, call {at}, {times} times {fault}: {wrong}"));
         }
@@ -35,14 +42,11 @@ impl Table {
         self.rows.values().flat_map(|row| row.runs.values()).sum()
     }
 
-    /// Fails if anything was wrong.
+    /// Fails if anything was wrong, or if too little was tried.
     pub(crate) fn check(&self) {
-        assert!(
-            self.violations.is_empty(),
-            "{} violations:\n{}",
-            self.violations.len(),
-            self.violations.join("\n")
-        );
+        let (wrong, count) = (self.violations.join("\n"), self.violations.len());
+        assert!(self.violations.is_empty(), "{count} violations:\n{wrong}");
+        assert!(self.undisturbed * 10 < self.runs(), "{} calls were never made", self.undisturbed);
     }
 
     /// The page for `docs/`.
@@ -71,6 +75,10 @@ impl fmt::Display for Table {
             let wrong = self.violations.iter().filter(|it| it.starts_with(&format!("{name}, "))).count();
             writeln!(f, " {} | {wrong} |", row.runs.values().sum::<usize>())?;
         }
-        writeln!(f, "\n{} runs, {} violations", self.runs(), self.violations.len())
+        let (runs, wrong, none) = (self.runs(), self.violations.len(), self.undisturbed);
+        writeln!(
+            f,
+            "\n{runs} runs, {wrong} violations; {none} further runs made fewer calls and were not disturbed"
+        )
     }
 }
