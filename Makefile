@@ -36,7 +36,7 @@ lint: ## Checks with tools that are not on every machine: licences, sources and 
 
 # Seconds for each fuzz target, and the toolchain that can build them.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS := days hours cron duration manifest agent_config
+FUZZ_TARGETS := days hours cron duration manifest agent_config text
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for a minute (FUZZ_SECONDS); needs a nightly toolchain, installs cargo-fuzz

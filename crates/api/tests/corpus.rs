@@ -5,6 +5,7 @@
 use fivespot_api::{AgentConfig, read_manifest};
 use fivespot_core::duration;
 use fivespot_core::schedule::{Cron, Days, Hours};
+use fivespot_core::text::{is_hidden, printable};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -45,6 +46,20 @@ fn configurations_of_the_agent() {
     for config in configs {
         assert_eq!(AgentConfig::parse(&config.to_toml()), Ok(config));
     }
+}
+
+#[test]
+fn texts_of_others() {
+    let mut hidden = 0;
+    for text in corpus("text") {
+        hidden += usize::from(text.contains(is_hidden));
+        for bound in [0, 3, text.len() / 2, text.len(), 500, usize::MAX] {
+            let shown = printable(&text, bound);
+            assert!(shown.len() <= bound && !shown.contains(is_hidden), "{text:?} in {bound}: {shown:?}");
+            assert_eq!(printable(&shown, bound), shown, "{text:?} in {bound}");
+        }
+    }
+    assert!(hidden >= 5, "{hidden} with hidden characters");
 }
 
 #[test]

@@ -21,6 +21,8 @@
 //! When several instances of the controller share the work, [`slots`] says which of them has which machine.
 //!
 //! On a machine that is lent, [`process`] says whether a process is one that its owner wants it back for.
+//!
+//! Whatever others wrote and people are shown goes through [`text`].
 
 pub mod claim;
 pub mod drain;
@@ -39,4 +41,5 @@ pub mod servers;
 pub mod slots;
 pub mod status;
 pub mod taint;
+pub mod text;
 pub mod zone;
