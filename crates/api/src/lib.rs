@@ -22,6 +22,7 @@ pub mod fleet;
 mod lease;
 mod manifest;
 pub mod names;
+mod printable;
 mod provider_lint;
 mod read;
 mod rules;

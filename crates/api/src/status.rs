@@ -213,7 +213,7 @@ impl ScheduledMachine {
             })
         };
         let time = |at: Option<Timestamp>| at.map(Time);
-        ScheduledMachineStatus {
+        let status = ScheduledMachineStatus {
             phase: Some(report.phase.word().to_owned()),
             message: Some(report.message.clone()).filter(|message| !message.is_empty()),
             in_schedule: report.in_schedule,
@@ -249,7 +249,8 @@ impl ScheduledMachine {
                 at: Some(Time(checked.at)),
                 problem: checked.problem.clone(),
             }),
-        }
+        };
+        status.printable()
     }
 
     fn next_conditions(&self, before: &[Condition], report: &Report, now: Timestamp) -> Vec<Condition> {
@@ -315,13 +316,14 @@ impl ScheduledMachine {
         let replaced = [ConditionKind::Ready, ConditionKind::Stalled, ConditionKind::Reconciling];
         let stays = |it: &&Condition| !replaced.iter().any(|kind| kind.word() == it.type_);
         conditions.extend(before.conditions.iter().filter(stays).cloned());
-        ScheduledMachineStatus {
+        let status = ScheduledMachineStatus {
             phase: Some(phase.word().to_owned()),
             message: Some(message),
             conditions,
             observed_generation: self.metadata.generation,
             ..before
-        }
+        };
+        status.printable()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::parts::{MetaOnly, foreign, is_owned, key_of, object_of};
 use crate::watched::Watched;
 use fivespot_api::names::{self, CLUSTER_LABEL, MACHINE_LABEL};
 use fivespot_core::intent::{Intent, ObjectType};
+use fivespot_core::name::object_name;
 use fivespot_core::observed::{Cluster, Machine, Presence, Ready};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Deserialize;
@@ -146,7 +147,8 @@ impl Item for MachineItem {
         let view = Machine {
             object: object_of(&metadata, &owners),
             provider_id: spec.provider_id.filter(|id| !id.is_empty()),
-            node_name: status.node_ref.map(|node| node.name).filter(|name| !name.is_empty()),
+            // A name that is not one names nothing, and must not become part of a path.
+            node_name: status.node_ref.map(|node| node.name).filter(|name| object_name(name).is_ok()),
             bootstrapped: spec.bootstrap.data_secret_name.is_some(),
             ready: ready(&status.conditions),
             deleting,
@@ -268,4 +270,22 @@ pub(crate) fn machine(version: CapiVersion, watched: &Watched, intent: &Intent) 
 /// For Cluster API no seconds mean no end: the least it can be told is one.
 fn seconds(timeout: Duration) -> u64 {
     timeout.as_secs().max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_has_no_node_by_a_name_that_is_none() {
+        let node_name = |name: &str| {
+            let machine = json!({"metadata": {"name": "a"}, "status": {"nodeRef": {"name": name}}});
+            let raw = serde_json::value::to_raw_value(&machine).unwrap();
+            MachineItem::read(&raw).unwrap().1.view.node_name
+        };
+        assert_eq!(node_name("desk-1.example").as_deref(), Some("desk-1.example"));
+        for odd in ["", "../namespaces/kube-system", "a?force=true", "a\u{1b}[2J", "a\u{202e}b", "a\nb"] {
+            assert_eq!(node_name(odd), None, "{odd:?}");
+        }
+    }
 }

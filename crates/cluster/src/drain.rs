@@ -7,6 +7,7 @@ use crate::node::PodItem;
 use crate::permission::Permission;
 use crate::workload::Reached;
 use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
+use fivespot_core::text::{QUOTE_BYTES, printable};
 use futures::StreamExt;
 use kube::core::response::Status;
 use kube::{Client, Error as KubeError};
@@ -107,11 +108,11 @@ pub(crate) fn read_answer(status: &Status) -> Outcome {
         // Gone, or another pod of that name; or the server is busy: then it is asked again in the next pass, and nobody is
         // in the way.
         (404 | 409, _) | (429, None) => Outcome::Accepted,
-        (429, Some(cause)) => Outcome::Blocked(cause.message.clone()),
+        (429, Some(cause)) => Outcome::Blocked(printable(&cause.message, QUOTE_BYTES).into_owned()),
         (403, _) if cause("NamespaceTerminating").is_some() => {
             Outcome::Refused("its namespace is being deleted, which ends it too".to_owned())
         }
         (code, _) if status.message.is_empty() => Outcome::Refused(format!("the API server answered {code}")),
-        _ => Outcome::Refused(status.message.clone()),
+        _ => Outcome::Refused(printable(&status.message, QUOTE_BYTES).into_owned()),
     }
 }

@@ -1,5 +1,6 @@
 //! What can go wrong between us and an API server, and whether it helps to try again.
 
+use fivespot_core::text::{QUOTE_BYTES, printable};
 use kube::core::response::Status;
 use std::time::Duration;
 
@@ -177,9 +178,6 @@ fn has_name(status: &Status) -> bool {
     status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
-/// Characters of a server's words that are passed on.
-const WORDS: usize = 500;
-
 /// What kube calls an answer that is no Kubernetes error.
 const NO_STATUS: &str = "Failed to parse error data";
 
@@ -198,9 +196,9 @@ pub(crate) fn describe(error: &kube::Error) -> String {
             return "the server sent an event that is not one of Kubernetes".to_owned();
         }
         if status.message.is_empty() {
-            return format!("{} {}", status.code, status.reason);
+            return format!("{} {}", status.code, printable(&status.reason, QUOTE_BYTES));
         }
-        return status.message.chars().take(WORDS).collect();
+        return printable(&status.message, QUOTE_BYTES).into_owned();
     }
     if let kube::Error::SerdeError(error) = error {
         return describe_json(error);
@@ -209,7 +207,7 @@ pub(crate) fn describe(error: &kube::Error) -> String {
     while let Some(source) = innermost.source() {
         innermost = source;
     }
-    innermost.to_string().chars().take(WORDS).collect()
+    printable(&innermost.to_string(), QUOTE_BYTES).into_owned()
 }
 
 /// Where a text that should be JSON is not as it should be. What stands there is not shown: it may be a secret, or what
@@ -232,5 +230,25 @@ pub(crate) async fn call<T>(
     match tokio::time::timeout(CALL, request).await {
         Ok(answer) => answer.map_err(|source| Error::api(what, source)),
         Err(_) => Err(Error::Timeout { what: what.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_server_are_quoted_in_one_line() {
+        let says = |message: &str, reason: &str| {
+            let details = serde_json::json!({"name": "a"});
+            let status = serde_json::json!({
+                "status": "Failure", "code": 422, "message": message, "reason": reason, "details": details,
+            });
+            describe(&kube::Error::Api(serde_json::from_value(status).unwrap()))
+        };
+        assert_eq!(says("no\n\u{1b}[2J\u{202e}", "Invalid"), r"no\n\u{1b}[2J\u{202e}");
+        assert_eq!(says("", "Inv\u{9b}"), r"422 Inv\u{9b}");
+        let long = says(&"ä".repeat(1000), "Invalid");
+        assert!(long.len() <= QUOTE_BYTES && long.ends_with("ä…"), "{long}");
     }
 }

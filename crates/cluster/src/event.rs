@@ -4,6 +4,7 @@ use crate::error::{Error, call};
 use crate::watched::Watched;
 use fivespot_api::names::CONTROLLER;
 use fivespot_core::lifecycle::Note;
+use fivespot_core::text::printable;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
@@ -66,7 +67,7 @@ impl Event<'_> {
             "reportingInstance": instance,
             "action": "Reconcile",
             "reason": self.reason,
-            "note": &self.text[..self.text.floor_char_boundary(NOTE_BYTES)],
+            "note": printable(self.text, NOTE_BYTES),
             "type": if self.is_warning { "Warning" } else { "Normal" },
             "regarding": {
                 "apiVersion": "5spot.finos.org/v1alpha1",

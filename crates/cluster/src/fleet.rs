@@ -12,6 +12,7 @@ use fivespot_api::names::{
     FLEET, FLEET_DRAIN, FLEET_DRAIN_SKIP, FLEET_DRAIN_WAIT, FLEET_PROGRESS, FLEET_RECLAIM,
 };
 use fivespot_core::drain::{Outcome, Pod, PodId};
+use fivespot_core::text::printable;
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Error as KubeError};
@@ -382,7 +383,7 @@ impl Fleet {
             "reportingInstance": self.instance,
             "action": "Reclaim",
             "reason": told.reason,
-            "note": &told.text[..told.text.floor_char_boundary(NOTE_BYTES)],
+            "note": printable(&told.text, NOTE_BYTES),
             "type": if told.is_warning { "Warning" } else { "Normal" },
             "regarding": regarding,
         });

@@ -9,6 +9,7 @@ use fivespot_core::host::HostId;
 use fivespot_core::intent::{Effect, Taint};
 use fivespot_core::observed::{Node, NodeOwner, NodeTaint, Pods, Record};
 use fivespot_core::reclaim::Request;
+use fivespot_core::text::printable;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -59,6 +60,9 @@ impl NodeItem {
 /// The annotations that make a request to give the machine back.
 pub(crate) const REQUEST: [&str; 3] =
     [names::RECLAIM_REQUESTED, names::RECLAIM_REASON, names::RECLAIM_REQUESTED_AT];
+
+/// Bytes of an identity that are kept; a UUID has 36, and firmware writes what it likes.
+const IDENTITY_BYTES: usize = 256;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
@@ -130,9 +134,11 @@ impl Item for NodeItem {
             let RawTaint { key, value, effect, time_added } = taint;
             NodeTaint { key, value, effect, time_added }
         });
+        // Identities are kept in status, where every text is printable, and compared with the Node later.
+        let identity = |text: &str| printable(text, IDENTITY_BYTES).into_owned();
         let view = Node {
             name: key.name.clone(),
-            uid: metadata.uid.clone().unwrap_or_default(),
+            uid: identity(metadata.uid.as_deref().unwrap_or_default()),
             provider_id: spec.provider_id.filter(|id| !id.is_empty()),
             ready,
             unschedulable: spec.unschedulable,
@@ -142,8 +148,8 @@ impl Item for NodeItem {
             armed_for: annotation(names::ARMED_FOR),
             labelled: agent_label.as_deref() == Some(names::AGENT_ENABLED),
             host: HostId {
-                machine_id: status.node_info.machine_id,
-                system_uuid: status.node_info.system_uuid,
+                machine_id: identity(&status.node_info.machine_id),
+                system_uuid: identity(&status.node_info.system_uuid),
             },
             owner: NodeOwner::Nobody,
             rivals: Vec::new(),

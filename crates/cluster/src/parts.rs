@@ -2,6 +2,7 @@
 
 use crate::cache::{Item, Key};
 use fivespot_core::observed::{Certainty, Foreign, Object, Presence, Version, one_line};
+use fivespot_core::text::{QUOTE_BYTES, printable};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
@@ -46,9 +47,6 @@ struct RawPart {
     status: RawFailing,
 }
 
-/// Characters of a provider's words that are shown.
-const WORDS: usize = 500;
-
 impl Item for ProviderWords {
     fn read(raw: &RawValue) -> Result<(Key, Self), serde_json::Error> {
         let MetaOnly { metadata } = serde_json::from_str(raw.get())?;
@@ -56,7 +54,7 @@ impl Item for ProviderWords {
         let RawFailure { failure_message, failure_reason } = status.deprecated.v1beta1;
         let said = [status.failure_message, failure_message, status.failure_reason, failure_reason];
         let said = said.into_iter().flatten().find(|text| !text.trim().is_empty());
-        let said = said.map(|text| one_line(&text).chars().take(WORDS).collect());
+        let said = said.map(|text| printable(&one_line(&text), QUOTE_BYTES).into_owned());
         Ok((key_of(&metadata), Self(said)))
     }
 }

@@ -13,6 +13,7 @@ use fivespot_api::{AgentConfig, HostStatus};
 use fivespot_core::host::LentHost;
 use fivespot_core::lifecycle::NodeId;
 use fivespot_core::observed;
+use fivespot_core::reclaim::Request as ReclaimRequest;
 use kube::api::{DeleteParams, Patch, PostParams, Preconditions};
 use kube::core::Request;
 use serde::Deserialize;
@@ -136,11 +137,11 @@ impl Shell {
         self.patch_node(pass, "take the request off the Node", NodePatch::of(node), |node, patch| {
             for (name, before) in REQUEST.into_iter().zip(&node.request) {
                 let before = before.as_deref();
-                let before = if name == names::RECLAIM_REQUESTED_AT && before.is_some() {
-                    Some(requested_at)
-                } else {
-                    before
+                let is_newer = |before: &str| {
+                    name == names::RECLAIM_REQUESTED_AT && ReclaimRequest::time(before) != requested_at
                 };
+                // The test in the patch fails for a newer one.
+                let before = if before.is_some_and(is_newer) { Some(requested_at) } else { before };
                 patch.annotate(node, name, before, None);
             }
         })

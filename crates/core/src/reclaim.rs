@@ -7,6 +7,7 @@
 
 use crate::lifecycle::NodeId;
 use crate::observed::{Machine, Node};
+use crate::text::printable;
 use jiff::{SignedDuration, Timestamp};
 
 /// Ejects that are remembered to tell a machine that comes and goes.
@@ -15,26 +16,35 @@ pub const RAPID: usize = 3;
 /// Time within which that many ejects are worth a warning.
 pub const RAPID_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
-/// Longest reason that is kept: it is shown in status, in conditions and in events.
-const REASON_CHARS: usize = 256;
+/// Bytes of the longest reason that is kept: it is shown in status, in conditions and in events. 256 characters fit, of
+/// whatever script.
+const REASON_BYTES: usize = 1024;
+
+/// Bytes of the longest time of a request that is kept; RFC 3339 with nanoseconds has 35.
+const TIME_BYTES: usize = 64;
 
 /// A request to give the machine back, as it stands on an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
     /// Why.
     pub reason: String,
-    /// When, letter for letter: together with the Node's identity it is the identity of the request.
+    /// When, as [`Request::time`] reads it: together with the Node's identity it is the identity of the request.
     pub requested_at: String,
 }
 
 impl Request {
     /// Reads the three annotations. Only the literal `true` asks.
     pub fn read(requested: Option<&str>, reason: Option<&str>, requested_at: Option<&str>) -> Option<Self> {
-        let text = |text: Option<&str>| {
-            let shown = |c: char| if c.is_control() { ' ' } else { c };
-            text.unwrap_or_default().chars().take(REASON_CHARS).map(shown).collect::<String>()
-        };
-        (requested == Some("true")).then(|| Self { reason: text(reason), requested_at: text(requested_at) })
+        (requested == Some("true")).then(|| Self {
+            reason: printable(reason.unwrap_or_default(), REASON_BYTES).into_owned(),
+            requested_at: Self::time(requested_at.unwrap_or_default()),
+        })
+    }
+
+    /// The time of a request, from its annotation. It is kept in status and compared with the annotation later, so it is
+    /// made printable before anything else.
+    pub fn time(requested_at: &str) -> String {
+        printable(requested_at, TIME_BYTES).into_owned()
     }
 }
 
@@ -181,4 +191,23 @@ pub fn is_released(reclaim: &Reclaim, calls: &Calls, enabled: bool) -> bool {
 #[must_use]
 pub fn over(reclaim: &Reclaim) -> Reclaim {
     Reclaim { accepted_at: None, drain_deadline: None, hold: false, ..reclaim.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_safe_to_show_and_known_again_by_what_is_kept_of_it() {
+        let read = |reason: &str, at: &str| Request::read(Some("true"), Some(reason), Some(at)).unwrap();
+        let request = read("by-hand:\n\u{202e}x\u{1b}[2J", "2026-11-16T03:00:00Z\r\u{200b}");
+        assert_eq!(request.reason, r"by-hand:\n\u{202e}x\u{1b}[2J");
+        assert_eq!(request.requested_at, r"2026-11-16T03:00:00Z\r\u{200b}");
+        assert_eq!(Request::time(&request.requested_at), request.requested_at);
+        // The longest program that may be named, and a reason of as many characters of any script.
+        for reason in [format!("process-match: {}", "x".repeat(256)), "\u{1f3ae}".repeat(256)] {
+            assert_eq!(read(&reason, "").reason, reason);
+        }
+        assert!(read(&"x".repeat(5000), &"9".repeat(5000)).reason.ends_with('…'));
+    }
 }

@@ -11,6 +11,7 @@ use fivespot_api::names::FLEET_PROGRESS;
 use fivespot_cluster::Key;
 use fivespot_cluster::fleet::{About, Eviction, Guest, Told, Way};
 use fivespot_core::drain::{self, Attempt, Attempts, PodId, RETRY};
+use fivespot_core::text::{MESSAGE_BYTES, printable};
 use futures::StreamExt;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -365,6 +366,7 @@ impl Draining<'_> {
     async fn show(&self, look: &Look, memory: &mut Memory) {
         let is_free = memory.attempts.summary().is_empty() && look.held().is_empty();
         let text = (!is_free).then(|| format!("{} left: {}", look.left(), look.summary(&memory.attempts)));
+        let text = text.map(|text| printable(&text, MESSAGE_BYTES).into_owned());
         let is_news = match &memory.progress {
             Some((old, at)) => *old != text && at.elapsed() >= PROGRESS,
             None => text.is_some(),

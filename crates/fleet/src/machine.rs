@@ -12,6 +12,7 @@ use fivespot_api::fleet::{UpcomingNode, UpcomingNodeSpec};
 use fivespot_api::names::{CORDONED_BY, FLEET, FLEET_PROGRESS, FLEET_RECLAIM, upcoming_node};
 use fivespot_cluster::Error;
 use fivespot_cluster::fleet::{About, NodeNow, Told};
+use fivespot_core::text::{MESSAGE_BYTES, printable};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Value, json};
@@ -221,7 +222,7 @@ impl Desk {
         if !is_name(machine) || !is_given_up || self.meaning(machine, instruction) != Meaning::Holds {
             return Ok(());
         }
-        let status = json!({"phase": Phase::Failed.word(), "lastError": text});
+        let status = json!({"phase": Phase::Failed.word(), "lastError": shown(text)});
         self.fleet.patch_upcoming(&upcoming_node(machine), &status).await.map(drop)
     }
 
@@ -295,7 +296,7 @@ impl Desk {
             let status = match outcome {
                 // It left, and may be on its way back with another Node.
                 Outcome::Drained if now.is_none() && phase != Some(Phase::Draining) => None,
-                Outcome::Failed => Some(json!({"phase": Phase::Failed.word(), "lastError": text})),
+                Outcome::Failed => Some(json!({"phase": Phase::Failed.word(), "lastError": shown(text)})),
                 // The shard has said why the machine failed, which its pods do not change.
                 Outcome::Drained if phase == Some(Phase::Failed) => None,
                 Outcome::Drained => Some(json!({"phase": Phase::Drained.word()})),
@@ -310,7 +311,7 @@ impl Desk {
             return Ok(());
         };
         let done = Record { outcome: Some(*outcome), ..standing };
-        let progress = Some(text.clone()).filter(|_| *outcome == Outcome::Failed);
+        let progress = Some(shown(text)).filter(|_| *outcome == Outcome::Failed);
         let annotations = BTreeMap::from([(FLEET_RECLAIM, Some(done.text())), (FLEET_PROGRESS, progress)]);
         self.fleet.patch_node(&now, &annotations, None).await?;
         self.forget_drain(node, uid);
@@ -405,10 +406,10 @@ impl Desk {
             Phase::Provisioning.word().clone_into(&mut status.phase);
         }
         if !update.provider_id.is_empty() {
-            status.provider_id = Some(update.provider_id.clone());
+            status.provider_id = Some(shown(&update.provider_id));
         }
         if !update.last_error.is_empty() {
-            status.last_error = Some(update.last_error.clone());
+            status.last_error = Some(shown(&update.last_error));
         } else if matches!(phase, Some(Phase::Registered | Phase::Ready)) {
             status.last_error = None;
         }
@@ -521,6 +522,11 @@ impl Desk {
         let phase = it.and_then(|it| it.status).and_then(|status| Phase::read(&status.phase));
         if phase == Some(Phase::Draining) { self.drain_unasked(machine).await } else { Ok(()) }
     }
+}
+
+/// A text with words of the shard or of a server in it, as objects of ours have it.
+fn shown(text: &str) -> String {
+    printable(text, MESSAGE_BYTES).into_owned()
 }
 
 /// The reclaim that stands on a Node.

@@ -17,6 +17,7 @@ use crate::wire::operator_message::Payload;
 use crate::wire::shard_client::ShardClient;
 use crate::wire::shard_message::Payload as FromShard;
 use crate::wire::{BootstrapBlobResponse, BootstrapRequest, Hello, ShardMessage};
+use fivespot_core::text::{MESSAGE_BYTES, printable};
 use hyper_util::client::legacy::connect::HttpConnector;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex};
@@ -158,7 +159,8 @@ impl Session {
                 None => Ending::Unreachable,
             };
             let wait = backoff.after(ending, chance());
-            let text = failure.to_string();
+            // The shard's own words are among them, and /ready and the log show them.
+            let text = printable(&failure.to_string(), MESSAGE_BYTES).into_owned();
             let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
             if text == told {
                 tracing::debug!(again_in_millis = millis, "{text}");
