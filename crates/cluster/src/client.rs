@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::bounds::{Bounded, Meter};
+use crate::files::{KUBECONFIG, check_size, read_file};
 use http::HeaderValue;
 use http::header::{InvalidHeaderValue, USER_AGENT};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -11,7 +12,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use secrecy::ExposeSecret;
 use std::env;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tower::{BoxError, ServiceBuilder};
@@ -55,7 +56,7 @@ pub async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<
     };
     let is_set = env::var_os("KUBECONFIG").is_some_and(|it| !it.is_empty());
     let is_chosen = kubeconfig.is_some() || context.is_some() || is_set;
-    let found = match kubeconfig.map_or_else(Kubeconfig::read, Kubeconfig::read_from) {
+    let found = match read(kubeconfig) {
         Ok(kubeconfig) => {
             if let Some(cluster) = behind_a_proxy(&kubeconfig, context) {
                 return Err(unreadable(format!(
@@ -73,6 +74,10 @@ pub async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<
         Err(KubeconfigError::ReadConfig(error, _)) if kubeconfig.is_some() => {
             return Err(unreadable(error.to_string()));
         }
+        // Without the lines around the mistake: they hold keys and tokens.
+        Err(KubeconfigError::Parse(error)) if is_chosen => {
+            return Err(unreadable(format!("it is not a kubeconfig: {}", error.without_snippet())));
+        }
         Err(error) if is_chosen => return Err(unreadable(error.to_string())),
         Err(error) => Config::incluster().map_err(|as_pod| Error::Unreadable {
             what: "find a cluster: set KUBECONFIG or give --kubeconfig".to_owned(),
@@ -82,6 +87,32 @@ pub async fn config(kubeconfig: Option<&Path>, context: Option<&str>) -> Result<
     // kube reads a proxy from the environment, which our client does not speak.
     config.proxy_url = None;
     Ok(config)
+}
+
+/// Reads a kubeconfig; without one, the files that kubectl would read.
+fn read(kubeconfig: Option<&Path>) -> Result<Kubeconfig, KubeconfigError> {
+    if let Some(path) = kubeconfig {
+        return read_one(path);
+    }
+    let named = env::var_os("KUBECONFIG").unwrap_or_default();
+    let named: Vec<PathBuf> = env::split_paths(&named).filter(|it| !it.as_os_str().is_empty()).collect();
+    if named.is_empty() {
+        let home = env::home_dir().ok_or(KubeconfigError::FindPath)?;
+        return read_one(&home.join(".kube/config"));
+    }
+    let merge = |merged: Kubeconfig, path: &PathBuf| merged.merge(read_one(path)?);
+    named.iter().try_fold(Kubeconfig::default(), merge)
+}
+
+/// Reads one file, up to its bound.
+fn read_one(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let failed = |error| KubeconfigError::ReadConfig(error, path.to_owned());
+    if path.metadata().map_err(failed)?.is_file() {
+        check_size(path, KUBECONFIG).map_err(failed)?;
+        // Files that it names are looked for beside it.
+        return Kubeconfig::read_from(path);
+    }
+    Kubeconfig::from_yaml(&read_file(path, KUBECONFIG).map_err(failed)?)
 }
 
 /// The cluster that a context of a kubeconfig means, if it is behind a proxy: to go there without one is not what was
