@@ -1,6 +1,6 @@
 //! `5spot crd`.
 
-use crate::output::print;
+use crate::output::{json, print};
 use anyhow::Result;
 use clap::ValueEnum;
 use fivespot_api::fleet::fleet_crds;
@@ -36,14 +36,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             let texts: Result<Vec<String>, _> = crds.iter().map(serde_saphyr::to_string).collect();
             texts?.join("---\n")
         }
-        Format::Json => {
-            let text = match crds.as_slice() {
-                [crd] => serde_json::to_string_pretty(crd),
-                crds => serde_json::to_string_pretty(
-                    &serde_json::json!({"apiVersion": "v1", "kind": "List", "items": crds}),
-                ),
-            };
-            text? + "\n"
-        }
+        Format::Json => match crds.as_slice() {
+            [crd] => json(crd)?,
+            crds => json(&serde_json::json!({"apiVersion": "v1", "kind": "List", "items": crds}))?,
+        },
     })
 }

@@ -1,8 +1,8 @@
 //! `5spot fleet`: what the fleet takes back.
 
-use crate::live::table::{lines, span};
+use crate::live::table::{span, table};
 use crate::live::{Access, Report, ReportFormat, runtime};
-use crate::output::WARNED;
+use crate::output::{Lines, WARNED};
 use anyhow::Result;
 use clap::Subcommand;
 use fivespot_api::names::CLI;
@@ -102,9 +102,9 @@ impl Drain {
     }
 }
 
-fn text(drains: &[Drain]) -> String {
+fn text(drains: &[Drain]) -> Lines {
     if drains.is_empty() {
-        return "the fleet takes no Node back\n".to_owned();
+        return Lines::from_iter(["the fleet takes no Node back"]);
     }
     let head = ["NODE", "MACHINE", "STATE", "ENDS", "INSTRUCTION", "HELD BY"].map(str::to_owned).to_vec();
     let row = |it: &Drain| {
@@ -112,5 +112,5 @@ fn text(drains: &[Drain]) -> String {
         [&it.node, &it.machine, it.state, &it.ends, &it.instruction, words].map(str::to_owned).to_vec()
     };
     let rows: Vec<_> = std::iter::once(head).chain(drains.iter().map(row)).collect();
-    lines(&rows).join("\n") + "\n"
+    table(&rows).into_iter().collect()
 }

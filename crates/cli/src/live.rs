@@ -10,7 +10,7 @@ pub(crate) mod table;
 pub(crate) use reclaim::ReclaimArgs;
 pub(crate) use resume::ResumeArgs;
 
-use crate::output::print;
+use crate::output::{Lines, json, print, yaml};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use fivespot_api::names::CLI;
@@ -104,16 +104,16 @@ pub(crate) enum ReportFormat {
 
 /// What a command did, for either reader.
 pub(crate) struct Report {
-    pub(crate) text: String,
+    pub(crate) text: Lines,
     pub(crate) value: serde_json::Value,
 }
 
 impl Report {
     pub(crate) fn print(&self, format: ReportFormat) -> Result<ExitCode> {
         match format {
-            ReportFormat::Text => print(&self.text),
-            ReportFormat::Json => print(&(serde_json::to_string_pretty(&self.value)? + "\n")),
-            ReportFormat::Yaml => print(&serde_saphyr::to_string(&self.value).context("print YAML")?),
+            ReportFormat::Text => self.text.print(),
+            ReportFormat::Json => print(&json(&self.value)?),
+            ReportFormat::Yaml => print(&yaml(&self.value)?),
         }
     }
 }

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Command::Fleet(command) => fleet::run(&command),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("5spot: {error:#}");
+        output::say(&format!("5spot: {error:#}"));
         ExitCode::from(output::ERROR)
     })
 }

@@ -8,7 +8,7 @@ mod source;
 mod svg;
 mod text;
 
-use crate::output::{ERROR, print};
+use crate::output::{self, ERROR, Lines, print, say};
 use anyhow::{Context, Result, bail};
 use clap::{Subcommand, ValueEnum};
 use fivespot_core::zone;
@@ -113,7 +113,12 @@ fn preview(args: &PreviewArgs) -> Result<ExitCode> {
     };
     print(&match args.output {
         Format::Text => {
-            previews.iter().map(|preview| text::render(preview, &viewer)).collect::<Vec<_>>().join("\n")
+            let mut all = Lines::default();
+            for (i, preview) in previews.iter().enumerate() {
+                separate(&mut all, i);
+                text::draw(&mut all, preview, &viewer)?;
+            }
+            return all.print();
         }
         Format::Json => json(&previews)?,
         Format::Svg => svg::render(only()?),
@@ -127,27 +132,37 @@ fn preview(args: &PreviewArgs) -> Result<ExitCode> {
 /// One schedule is an object, several are a list of them.
 fn json(previews: &[Preview]) -> Result<String> {
     let values: Vec<_> = previews.iter().map(Preview::to_json).collect();
-    let text = match &values[..] {
-        [one] => serde_json::to_string_pretty(one)?,
-        many => serde_json::to_string_pretty(many)?,
-    };
-    Ok(text + "\n")
+    match &values[..] {
+        [one] => output::json(one),
+        many => output::json(&many),
+    }
+}
+
+/// An empty line before all but the first of several.
+fn separate(lines: &mut Lines, i: usize) {
+    if i > 0 {
+        lines.line("");
+    }
 }
 
 fn explain(args: &ExplainArgs) -> Result<ExitCode> {
-    let mut texts = Vec::new();
-    for named in match args.source.read()? {
+    let mut all = Lines::default();
+    let schedules = match args.source.read()? {
         Ok(named) => named,
         Err(refusal) => return Ok(refuse(&refusal)),
-    } {
+    };
+    for (i, named) in schedules.iter().enumerate() {
         let at = instant(args.at.as_deref(), named.schedule.zone())?;
-        texts.push(explain::render(&named, at));
+        separate(&mut all, i);
+        explain::draw(&mut all, named, at)?;
     }
-    print(&texts.join("\n"))
+    all.print()
 }
 
-fn refuse(refusal: &str) -> ExitCode {
-    eprintln!("{}", refusal.trim_end());
+fn refuse(lines: &[String]) -> ExitCode {
+    for line in lines {
+        say(line);
+    }
     ExitCode::from(ERROR)
 }
 
@@ -172,9 +187,9 @@ fn instant(text: Option<&str>, zone: &TimeZone) -> Result<Timestamp> {
     let ambiguous = zone.to_ambiguous_zoned(local);
     if let AmbiguousOffset::Gap { .. } = ambiguous.offset() {
         let name = zone.iana_name().unwrap_or_default();
-        eprintln!(
+        say(&format!(
             "5spot: {local} does not exist in {name}, where the clocks skip it: reading the time after the jump"
-        );
+        ));
     }
     Ok(ambiguous.compatible()?.timestamp())
 }

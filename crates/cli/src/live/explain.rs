@@ -7,7 +7,7 @@ mod partial;
 
 use super::table::span;
 use super::{ExplainArgs, ExplainFormat, find, why};
-use crate::output::{WARNED, print};
+use crate::output::{self, Lines, WARNED, print};
 use anyhow::Result;
 use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::Watched;
@@ -22,7 +22,6 @@ use fivespot_core::reclaim::{Reclaim, Stage};
 use fivespot_core::status::{ConditionKind, Report, report};
 use jiff::Timestamp;
 use serde_json::json;
-use std::fmt::Write;
 use std::process::ExitCode;
 
 pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
@@ -64,8 +63,8 @@ pub(super) async fn run(args: &ExplainArgs) -> Result<ExitCode> {
         decision: &decision,
     };
     match args.output {
-        ExplainFormat::Text => print(&page.text())?,
-        ExplainFormat::Json => print(&(serde_json::to_string_pretty(&page.json())? + "\n"))?,
+        ExplainFormat::Text => page.text().print()?,
+        ExplainFormat::Json => print(&output::json(&page.json())?)?,
     };
     let is_stalled = decision.waiting.as_ref().is_some_and(Waiting::is_stalled);
     let needs_a_person = decision.phase == Phase::Error || is_stalled;
@@ -83,14 +82,14 @@ struct Page<'a> {
 }
 
 impl Page<'_> {
-    fn text(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String cannot fail.
+    fn text(&self) -> Lines {
+        let mut out = Lines::default();
+        // Writing to memory cannot fail.
         let _ = self.draw(&mut out);
         out
     }
 
-    fn draw(&self, out: &mut String) -> std::fmt::Result {
+    fn draw(&self, out: &mut Lines) -> std::fmt::Result {
         let Self { observed, decision, .. } = self;
         let report = report(decision, observed);
         writeln!(out, "{}: {}", self.watched.key(), decision.phase.word())?;

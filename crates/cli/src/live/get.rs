@@ -1,8 +1,8 @@
 //! `5spot get`: every machine in one line.
 
-use super::table::{lines, span};
+use super::table::{span, table};
 use super::{Format, GetArgs};
-use crate::output::{WARNED, print};
+use crate::output::{Lines, WARNED, json, print, say, yaml};
 use anyhow::{Context, Result, bail};
 use fivespot_api::{ScheduledMachine, ScheduledMachineStatus};
 use fivespot_cluster::{Key, Shell, Watched};
@@ -28,13 +28,11 @@ pub(super) async fn run(args: &GetArgs) -> Result<ExitCode> {
     let needs_a_person = machines.iter().any(|machine| machine.machine.needs_a_person());
     let code = if needs_a_person { ExitCode::from(WARNED) } else { ExitCode::SUCCESS };
     match args.output {
-        Format::Json => print(&(serde_json::to_string_pretty(&list(&machines))? + "\n")).map(|_| code),
-        Format::Yaml => {
-            print(&serde_saphyr::to_string(&list(&machines)).context("print YAML")?).map(|_| code)
-        }
+        Format::Json => print(&json(&list(&machines))?).map(|_| code),
+        Format::Yaml => print(&yaml(&list(&machines))?).map(|_| code),
         Format::Text | Format::Wide if machines.is_empty() && !args.watch => {
             let place = namespace.map_or("any namespace".to_owned(), |it| format!("namespace {it}"));
-            eprintln!("no ScheduledMachines in {place}");
+            say(&format!("no ScheduledMachines in {place}"));
             Ok(ExitCode::SUCCESS)
         }
         Format::Text | Format::Wide => {
@@ -45,7 +43,7 @@ pub(super) async fn run(args: &GetArgs) -> Result<ExitCode> {
             let rows: Vec<_> = std::iter::once(view.head())
                 .chain(machines.iter().map(|machine| view.row(&machine.machine, Timestamp::now())))
                 .collect();
-            print(&(lines(&rows).join("\n") + "\n"))?;
+            Lines::from_iter(table(&rows)).print()?;
             if !args.watch {
                 return Ok(code);
             }
@@ -110,7 +108,7 @@ async fn watch(
         let machines = match read {
             Ok(machines) => machines,
             Err(error) => {
-                eprintln!("5spot: {error:#}");
+                say(&format!("5spot: {error:#}"));
                 continue;
             }
         };
@@ -119,7 +117,7 @@ async fn watch(
             let row = essence(&view, machine);
             if known.insert(machine.key(), row.clone()).is_none_or(|before| before != row) {
                 let row = view.row(&machine.machine, Timestamp::now());
-                print(&(lines(&[view.head(), row])[1..].join("\n") + "\n"))?;
+                table(&[view.head(), row]).into_iter().skip(1).collect::<Lines>().print()?;
             }
         }
         known.retain(|key, _| machines.iter().any(|machine| machine.key() == *key));

@@ -5,12 +5,13 @@
 
 use super::follow::{self, Follow, Step};
 use super::{Report, ReportFormat, find, why};
-use crate::output::{WARNED, print};
+use crate::output::{Lines, WARNED};
 use anyhow::{Result, bail};
 use fivespot_cluster::{Shell, Watched};
 use fivespot_core::drain::FORCED;
 use fivespot_core::lifecycle::{Orders, Patience};
 use fivespot_core::reclaim::{Reclaim, Request, Stage};
+use fivespot_core::text::is_hidden;
 use jiff::Timestamp;
 use serde_json::json;
 use std::process::ExitCode;
@@ -49,7 +50,7 @@ fn reason(text: &str) -> Result<String, String> {
     let text = text.trim();
     match text.chars().count() {
         0 => Err("say why, in a few words".to_owned()),
-        _ if text.contains(char::is_control) => Err("one line, without control characters".to_owned()),
+        _ if text.contains(is_hidden) => Err("one line, without control or invisible characters".to_owned()),
         1..=REASON_CHARS => Ok(text.to_owned()),
         count => Err(format!("{count} characters are too many: at most {REASON_CHARS}")),
     }
@@ -59,8 +60,8 @@ fn reason(text: &str) -> Result<String, String> {
 struct Answer {
     /// One word, for scripts.
     outcome: &'static str,
-    /// For people.
-    text: String,
+    /// For people, line by line.
+    lines: Vec<String>,
     /// Whether the machine is on its way to its owner.
     comes: bool,
 }
@@ -95,37 +96,33 @@ fn no_need(watched: &Watched, orders: &Orders) -> Option<Answer> {
     let key = watched.key();
     if orders.deletion.is_some() {
         let text = format!("{key} is being deleted: the machine leaves anyway, and nothing was asked");
-        return Some(Answer { outcome: "Deleting", text, comes: false });
+        return Some(Answer { outcome: "Deleting", lines: vec![text], comes: false });
     }
     let last = watched.machine.memory().reclaim;
     match last.as_ref().map(|last| (last.stage(), last)) {
         Some((Stage::Held, Reclaim { id, reason, .. })) if watched.machine.returned_node().is_some() => {
             let message = watched.machine.status.as_ref().and_then(|status| status.message.clone());
-            let text = format!(
-                "{key} is held by reclaim {id} ({}), and nothing was asked.\n  {}",
-                why(reason),
-                message.unwrap_or_default()
-            );
-            Some(Answer { outcome: "HostNotCleaned", text, comes: false })
+            let held = format!("{key} is held by reclaim {id} ({}), and nothing was asked.", why(reason));
+            let lines = vec![held, format!("  {}", message.unwrap_or_default())];
+            Some(Answer { outcome: "HostNotCleaned", lines, comes: false })
         }
         Some((Stage::Held, Reclaim { id, reason, .. })) => {
-            let text = format!(
-                "{key} is with its owner already: reclaim {id} ({}) holds it, and nothing was asked.\n  \
-                 To lend it again: {}",
-                why(reason),
-                orders.reclaim.resume_command
+            let held = format!(
+                "{key} is with its owner already: reclaim {id} ({}) holds it, and nothing was asked.",
+                why(reason)
             );
-            Some(Answer { outcome: "Held", text, comes: false })
+            let lines = vec![held, format!("  To lend it again: {}", orders.reclaim.resume_command)];
+            Some(Answer { outcome: "Held", lines, comes: false })
         }
         _ if orders.kill_switch => {
             let text = format!(
                 "{key}: spec.killSwitch is true, so the machine leaves at once or has left, and nothing was asked"
             );
-            Some(Answer { outcome: "KillSwitch", text, comes: false })
+            Some(Answer { outcome: "KillSwitch", lines: vec![text], comes: false })
         }
         Some((Stage::UnderWay, Reclaim { id, reason, .. })) => {
             let text = format!("{key} is being taken back already: reclaim {id} ({})", why(reason));
-            Some(Answer { outcome: "UnderWay", text, comes: true })
+            Some(Answer { outcome: "UnderWay", lines: vec![text], comes: true })
         }
         Some((Stage::Over, _)) | None => None,
     }
@@ -135,10 +132,10 @@ async fn ask(shell: &Shell, watched: &Watched, orders: &Orders, reason: &str) ->
     let requested_at = format!("{:.3}", Timestamp::now());
     let request = Request { reason: format!("{BY_HAND}{reason}"), requested_at };
     shell.ask_back(watched, &request).await?;
-    Ok(Answer { outcome: "Asked", text: what_follows(watched, orders, &request), comes: true })
+    Ok(Answer { outcome: "Asked", lines: what_follows(watched, orders, &request), comes: true })
 }
 
-fn what_follows(watched: &Watched, orders: &Orders, request: &Request) -> String {
+fn what_follows(watched: &Watched, orders: &Orders, request: &Request) -> Vec<String> {
     let status = watched.machine.status.as_ref();
     let node = status.and_then(|status| status.node_ref.as_ref());
     let machine = status.and_then(|status| status.machine_ref.as_ref());
@@ -158,15 +155,16 @@ fn what_follows(watched: &Watched, orders: &Orders, request: &Request) -> String
             None => "it is not in the cluster now, and is kept out of it".to_owned(),
         },
     };
-    let paused =
-        if orders.paused { "\n  it is paused: all but the drain follows when the pause ends" } else { "" };
-    format!(
-        "{}: asked back at once ({})\n  {first}{paused}\n  spec.schedule.enabled becomes false, and it stays with its \
-         owner until: {}",
-        watched.key(),
-        request.reason,
+    let mut lines =
+        vec![format!("{}: asked back at once ({})", watched.key(), request.reason), format!("  {first}")];
+    if orders.paused {
+        lines.push("  it is paused: all but the drain follows when the pause ends".to_owned());
+    }
+    lines.push(format!(
+        "  spec.schedule.enabled becomes false, and it stays with its owner until: {}",
         orders.reclaim.resume_command
-    )
+    ));
+    lines
 }
 
 impl Answer {
@@ -175,13 +173,13 @@ impl Answer {
             "namespace": watched.key().namespace,
             "name": watched.key().name,
             "outcome": self.outcome,
-            "message": self.text,
+            "message": self.lines.join("\n"),
         });
         if let Some(steps) = steps {
             let step = |(step, after): &(Step, Duration)| json!({"step": step.word(), "afterSeconds": after.as_secs_f64()});
             value["steps"] = steps.iter().map(step).collect();
         }
-        Report { text: format!("{}\n", self.text), value }
+        Report { text: self.lines.iter().collect(), value }
     }
 }
 
@@ -198,15 +196,15 @@ async fn wait(
     while since.elapsed() < args.timeout {
         let steps = follow.look(shell).await?;
         if follow.hides_pods() && !is_told && args.output == ReportFormat::Text {
-            print(
-                "  (when its pods are gone is not shown: you have no right to read its Machine and its Node)\n",
-            )?;
+            let line =
+                "  (when its pods are gone is not shown: you have no right to read its Machine and its Node)";
+            Lines::from_iter([line]).print()?;
             is_told = true;
         }
         for step in steps {
             let after = since.elapsed();
             if args.output == ReportFormat::Text {
-                print(&format!("  {:>6.2} s  {step}\n", after.as_secs_f64()))?;
+                Lines::from_iter([format!("  {:>6.2} s  {step}", after.as_secs_f64())]).print()?;
             }
             done.push((step, after));
         }
@@ -230,7 +228,8 @@ mod tests {
     #[test]
     fn a_reason_is_one_line_that_says_something() {
         assert_eq!(reason(" I need it "), Ok("I need it".to_owned()));
-        for bad in ["", "  ", "a\nb", &"x".repeat(REASON_CHARS + 1)] {
+        for bad in ["", "  ", "a\nb", "\u{1b}[2J", "a\u{202e}b", "a\u{200b}b", &"x".repeat(REASON_CHARS + 1)]
+        {
             assert!(reason(bad).is_err(), "{bad:?}");
         }
         assert!(reason(&"x".repeat(REASON_CHARS)).is_ok());

@@ -2,7 +2,7 @@
 
 use super::table::span;
 use super::{Report, ReportFormat, find, why};
-use crate::output::WARNED;
+use crate::output::{Lines, WARNED};
 use anyhow::{Result, bail};
 use fivespot_cluster::{Error, Watched};
 use fivespot_core::intent::Intent;
@@ -10,7 +10,6 @@ use fivespot_core::lifecycle::{Orders, Patience};
 use fivespot_core::reclaim::{RAPID_WITHIN, Reclaim, Stage};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::process::ExitCode;
 
 /// How often a write is tried again that others came before.
@@ -34,8 +33,8 @@ pub(super) async fn run(args: &ResumeArgs) -> Result<ExitCode> {
         let watched = find(&shell, &namespace, &args.name).await?;
         let case = Case::of(&watched);
         let reclaim = match case.verdict() {
-            Verdict::Not(outcome, text) => {
-                case.report(outcome, &text).print(args.output)?;
+            Verdict::Not(outcome, lines) => {
+                case.report(outcome, lines).print(args.output)?;
                 return Ok(ExitCode::from(WARNED));
             }
             Verdict::Resume(reclaim) => reclaim,
@@ -44,8 +43,8 @@ pub(super) async fn run(args: &ResumeArgs) -> Result<ExitCode> {
             Err(Error::Changed { .. }) => {}
             outcome => {
                 outcome?;
-                let text = case.told(reclaim, Timestamp::now());
-                return case.report("Resumed", &text).print(args.output);
+                let lines = case.told(reclaim, Timestamp::now());
+                return case.report("Resumed", lines).print(args.output);
             }
         }
     }
@@ -63,8 +62,8 @@ struct Case<'a> {
 enum Verdict<'a> {
     /// This.
     Resume(&'a Reclaim),
-    /// Nothing: a word for scripts, a text for people.
-    Not(&'static str, String),
+    /// Nothing: a word for scripts, lines for people.
+    Not(&'static str, Vec<String>),
 }
 
 impl<'a> Case<'a> {
@@ -77,7 +76,8 @@ impl<'a> Case<'a> {
         let key = self.watched.key();
         let Orders { deletion, enabled, reclaim: calls, .. } = &self.orders;
         if deletion.is_some() {
-            return Verdict::Not("Deleting", format!("{key} is being deleted: there is nothing to resume"));
+            let text = format!("{key} is being deleted: there is nothing to resume");
+            return Verdict::Not("Deleting", vec![text]);
         }
         let stage = self.reclaim.as_ref().map_or(Stage::Over, Reclaim::stage);
         match (&self.reclaim, stage, &calls.request) {
@@ -88,7 +88,7 @@ impl<'a> Case<'a> {
                      Disabled, and resume it then",
                     why(reason)
                 );
-                Verdict::Not("UnderWay", text)
+                Verdict::Not("UnderWay", vec![text])
             }
             (_, _, Some(request)) => {
                 let text = format!(
@@ -96,7 +96,7 @@ impl<'a> Case<'a> {
                      until it is Disabled, and resume it then",
                     why(&request.reason)
                 );
-                Verdict::Not("UnderWay", text)
+                Verdict::Not("UnderWay", vec![text])
             }
             (_, _, None) => {
                 let because = if self.reclaim.is_some() {
@@ -104,50 +104,53 @@ impl<'a> Case<'a> {
                 } else {
                     "its owner has not taken it back"
                 };
-                let disabled = if *enabled {
-                    ""
+                let (end, disabled) = if *enabled {
+                    ("", None)
                 } else {
-                    ".\n  Somebody else set spec.schedule.enabled to false: set it to true to lend the machine"
+                    (
+                        ".",
+                        Some(
+                            "  Somebody else set spec.schedule.enabled to false: set it to true to lend the machine",
+                        ),
+                    )
                 };
-                Verdict::Not("NothingToResume", format!("{key}: nothing to resume, {because}{disabled}"))
+                let first = format!("{key}: nothing to resume, {because}{end}");
+                let lines = std::iter::once(first).chain(disabled.map(str::to_owned)).collect();
+                Verdict::Not("NothingToResume", lines)
             }
         }
     }
 
     /// The whole story, for whoever has forgotten it.
-    fn told(&self, reclaim: &Reclaim, now: Timestamp) -> String {
-        let mut out = format!("{}: lent again by its schedule\n\n", self.watched.key());
-        // Writing to a String cannot fail.
-        let _ = self.tell(&mut out, reclaim, now);
-        out.trim_end().to_owned()
-    }
-
-    fn tell(&self, out: &mut String, reclaim: &Reclaim, now: Timestamp) -> std::fmt::Result {
-        writeln!(out, "  taken back  {}", why(&reclaim.reason))?;
+    fn told(&self, reclaim: &Reclaim, now: Timestamp) -> Vec<String> {
+        let mut lines = vec![
+            format!("{}: lent again by its schedule", self.watched.key()),
+            String::new(),
+            format!("  taken back  {}", why(&reclaim.reason)),
+        ];
         if let Some(at) = reclaim.accepted_at {
-            writeln!(out, "  when        {at}, {} ago", span(now.as_second() - at.as_second()))?;
+            lines.push(format!("  when        {at}, {} ago", span(now.as_second() - at.as_second())));
         }
         if let Some(node) = &reclaim.node {
-            writeln!(out, "  node        {}", node.name)?;
+            lines.push(format!("  node        {}", node.name));
         }
         if reclaim.is_rapid() {
-            writeln!(
-                out,
+            lines.push(format!(
                 "  often       {} times within {} minutes: look for what starts the program",
                 reclaim.recent.len(),
                 RAPID_WITHIN.as_mins()
-            )?;
+            ));
         }
         let commands = &self.orders.reclaim.commands;
         if !commands.is_empty() {
-            writeln!(
-                out,
+            lines.push(format!(
                 "  programs    {}: whether one still runs is not known here: its agent looks when the machine has joined, \
                  and if so it is taken back again",
                 commands.join(", ")
-            )?;
+            ));
         }
-        writeln!(out, "  next        {}", self.next(now))
+        lines.push(format!("  next        {}", self.next(now)));
+        lines
     }
 
     fn next(&self, now: Timestamp) -> String {
@@ -173,7 +176,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn report(&self, outcome: &str, text: &str) -> Report {
+    fn report(&self, outcome: &str, lines: Vec<String>) -> Report {
         let reclaim = self.reclaim.as_ref().map(|reclaim| {
             json!({
                 "id": reclaim.id,
@@ -187,10 +190,10 @@ impl<'a> Case<'a> {
             "namespace": self.watched.key().namespace,
             "name": self.watched.key().name,
             "outcome": outcome,
-            "message": text.lines().next(),
+            "message": lines.first(),
             "reclaim": reclaim,
             "programs": self.orders.reclaim.commands,
         });
-        Report { text: format!("{text}\n"), value }
+        Report { text: Lines::from_iter(lines), value }
     }
 }

@@ -1,10 +1,15 @@
 //! A table whose columns are as wide as what they hold.
 
+use fivespot_core::text::printable;
+
 /// Space between columns.
 const GAP: &str = "   ";
 
-/// Lines of a table; the last column is not padded.
-pub(crate) fn lines(rows: &[Vec<String>]) -> Vec<String> {
+/// Lines of a table; the last column is not padded. Cells are made printable first: what becomes longer by that widens its
+/// column.
+pub(crate) fn table(rows: &[Vec<String>]) -> Vec<String> {
+    let row = |row: &Vec<String>| row.iter().map(|cell| printable(cell, usize::MAX).into_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(row).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -48,6 +53,12 @@ mod tests {
     fn columns_line_up() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let rows = [row(["A", "LONG", "C"]), row(["aaa", "b", ""]), row(["a", "b", "last"])];
-        assert_eq!(lines(&rows), ["A     LONG   C", "aaa   b", "a     b      last"]);
+        assert_eq!(table(&rows), ["A     LONG   C", "aaa   b", "a     b      last"]);
+        let hostile = [row(["a\u{1b}[2J", "b\nc", "d\u{202e}"]), row(["e", "f", "g"])];
+        assert_eq!(
+            table(&hostile),
+            [r"a\u{1b}[2J   b\nc   d\u{202e}", "e            f      g"],
+            "a cell stays in its place"
+        );
     }
 }

@@ -1,21 +1,14 @@
 //! Why a machine is lent or not.
 
 use super::source::Named;
+use crate::output::Lines;
 use fivespot_core::schedule::{Schedule, Window};
 use jiff::Timestamp;
-use std::fmt::Write;
 
 /// Changes of clocks that are shown; a change of the schedule can be decades away.
 const SHOWN: usize = 2;
 
-pub(crate) fn render(named: &Named, at: Timestamp) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = draw(&mut out, named, at);
-    out
-}
-
-fn draw(out: &mut String, named: &Named, at: Timestamp) -> std::fmt::Result {
+pub(crate) fn draw(out: &mut Lines, named: &Named, at: Timestamp) -> std::fmt::Result {
     let Named { name, schedule, held_by, .. } = named;
     let zone = schedule.zone();
     let local = at.to_zoned(zone.clone());
@@ -49,7 +42,7 @@ fn draw(out: &mut String, named: &Named, at: Timestamp) -> std::fmt::Result {
 }
 
 /// Changes of clocks between now and the next change, which make a window longer or shorter than it looks.
-fn draw_clocks(out: &mut String, schedule: &Schedule, at: Timestamp, until: Timestamp) -> std::fmt::Result {
+fn draw_clocks(out: &mut Lines, schedule: &Schedule, at: Timestamp, until: Timestamp) -> std::fmt::Result {
     let zone = schedule.zone();
     for change in zone.following(at).take_while(|change| change.timestamp() <= until).take(SHOWN) {
         let instant = change.timestamp();

@@ -2,13 +2,12 @@
 
 use super::LintArgs;
 use super::source::{Machine, machines_in};
-use crate::output::{ERROR, WARNED, print};
+use crate::output::{self, ERROR, Lines, WARNED, print};
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use fivespot_api::lint_provider_specs;
 use fivespot_core::schedule::{self, Days, Hours};
 use serde_json::{Value, json};
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -32,11 +31,10 @@ struct Finding {
 }
 
 pub(crate) fn run(args: &LintArgs) -> Result<ExitCode> {
-    let mut files = Vec::new();
+    let (mut files, mut findings, mut machines) = (Vec::new(), Vec::new(), 0);
     for path in &args.files {
-        collect(path, &mut files)?;
+        collect(path, &mut files, &mut findings)?;
     }
-    let (mut findings, mut machines) = (Vec::new(), 0);
     for file in &files {
         // A file that cannot be read is one finding; the others are still looked at.
         match machines_in(file) {
@@ -53,16 +51,13 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode> {
         let named: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
         bail!("no ScheduledMachine in {}", named.join(", "));
     }
-    let text = match args.output {
-        Format::Text => text(&findings, machines),
-        Format::Json => {
-            serde_json::to_string_pretty(&json!({
-                "machines": machines,
-                "findings": findings.iter().map(Finding::to_json).collect::<Vec<_>>(),
-            }))? + "\n"
-        }
+    match args.output {
+        Format::Text => lines(&findings, machines).print()?,
+        Format::Json => print(&output::json(&json!({
+            "machines": machines,
+            "findings": findings.iter().map(Finding::to_json).collect::<Vec<_>>(),
+        }))?)?,
     };
-    print(&text)?;
     Ok(if findings.iter().any(|finding| finding.is_error) {
         ExitCode::from(ERROR)
     } else if findings.is_empty() {
@@ -73,7 +68,7 @@ pub(crate) fn run(args: &LintArgs) -> Result<ExitCode> {
 }
 
 /// A file itself; of a folder every YAML and JSON file below it, in order.
-fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(path: &Path, files: &mut Vec<PathBuf>, findings: &mut Vec<Finding>) -> Result<()> {
     if path == Path::new("-") || !path.is_dir() {
         files.push(path.to_owned());
         return Ok(());
@@ -89,8 +84,13 @@ fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let is_manifest = entry
             .extension()
             .is_some_and(|ending| ["yaml", "yml", "json"].map(Some).contains(&ending.to_str()));
-        if is_manifest || (entry.is_dir() && !entry.is_symlink()) {
-            collect(&entry, files)?;
+        let is_folder = entry.is_dir();
+        if is_manifest && !is_folder && !entry.is_file() {
+            // A pipe would be waited for, and nobody named it.
+            let why = "it is not a file, or a link that leads to none: name it by itself to have it read";
+            findings.push(Finding::of_file(&entry, why.to_owned()));
+        } else if is_manifest || (is_folder && !entry.is_symlink()) {
+            collect(&entry, files, findings)?;
         }
     }
     Ok(())
@@ -120,19 +120,18 @@ fn look_at(machine: &Machine, from: Option<&str>) -> Result<Vec<Finding>> {
     Ok(found.map(|warning| finding(false, warning)).collect())
 }
 
-fn text(findings: &[Finding], machines: usize) -> String {
-    let mut out = String::new();
+fn lines(findings: &[Finding], machines: usize) -> Lines {
+    let mut all = Lines::default();
     for Finding { file, document, name, is_error, message } in findings {
         let level = if *is_error { "error" } else { "warning" };
-        // Writing to a String cannot fail.
-        let _ = match document {
-            0 => writeln!(out, "{file}: {level}: {message}"),
-            _ => writeln!(out, "{file}: document {document}, {name}: {level}: {message}"),
-        };
+        all.line(&match document {
+            0 => format!("{file}: {level}: {message}"),
+            _ => format!("{file}: document {document}, {name}: {level}: {message}"),
+        });
     }
     let errors = findings.iter().filter(|finding| finding.is_error).count();
-    let _ = writeln!(out, "{machines} machines, {errors} errors, {} warnings", findings.len() - errors);
-    out
+    all.line(&format!("{machines} machines, {errors} errors, {} warnings", findings.len() - errors));
+    all
 }
 
 impl Finding {

@@ -1,15 +1,18 @@
 //! Where schedules come from: files with ScheduledMachines, or the command line.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use fivespot_api::{ScheduledMachine, ScheduledMachineSpec, read_manifest};
+use fivespot_cluster::{FileBound, read_file, read_stream};
 use fivespot_core::field::{FieldError, Invalid, Problems};
 use fivespot_core::intent::Intent;
 use fivespot_core::schedule::{Cron, Days, Hours, Rule, Schedule};
 use fivespot_core::zone;
 use serde_json::Value;
-use std::io::{Read, stdin};
+use std::io::stdin;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+
+/// A file with manifests: 1,024 documents, the most that the YAML reader takes, of 16 KiB each.
+const FILE: FileBound = FileBound { bytes: 16 << 20, advice: "split it into several" };
 
 #[derive(clap::Args)]
 pub(crate) struct Source {
@@ -42,10 +45,10 @@ pub(crate) struct Named {
 
 impl Source {
     /// The schedules, or why the API server would refuse them.
-    pub(crate) fn read(&self) -> Result<Result<Vec<Named>, String>> {
+    pub(crate) fn read(&self) -> Result<Result<Vec<Named>, Vec<String>>> {
         let Some(file) = &self.file else { return self.arguments() };
         let mut named = Vec::new();
-        let mut refusals = String::new();
+        let mut refusals = Vec::new();
         for machine in machines_in(file)? {
             match machine.verdict {
                 Ok((object, intent)) => {
@@ -54,7 +57,7 @@ impl Source {
                     let identity = format!("{}.{namespace}", machine.name);
                     named.push(Named { name: machine.name, schedule: intent.schedule, identity, held_by });
                 }
-                Err(errors) => refusals.push_str(&machine.place.refusal(&machine.name, &errors)),
+                Err(errors) => refusals.extend(machine.place.refusal(&machine.name, &errors)),
             }
         }
         if !refusals.is_empty() {
@@ -66,7 +69,7 @@ impl Source {
         Ok(Ok(named))
     }
 
-    fn arguments(&self) -> Result<Result<Vec<Named>, String>> {
+    fn arguments(&self) -> Result<Result<Vec<Named>, Vec<String>>> {
         let Self { days, hours, cron, timezone, .. } = self;
         if days.is_none() && hours.is_none() && cron.is_none() {
             bail!("no schedule: give -f FILE, --days, --hours or --cron");
@@ -88,11 +91,7 @@ impl Source {
                 let identity = words.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
                 Ok(vec![Named { name: "schedule".to_owned(), schedule, identity, held_by: None }])
             }
-            Err(invalid) => {
-                let errors: Vec<String> =
-                    invalid.errors().iter().map(|error| format!("5spot: {error}")).collect();
-                Err(errors.join("\n"))
-            }
+            Err(invalid) => Err(invalid.errors().iter().map(|error| format!("5spot: {error}")).collect()),
         })
     }
 }
@@ -120,9 +119,9 @@ pub(crate) struct Place {
 
 impl Place {
     /// The lines of a refusal, one for each error.
-    pub(crate) fn refusal(&self, name: &str, errors: &[String]) -> String {
+    pub(crate) fn refusal(&self, name: &str, errors: &[String]) -> Vec<String> {
         let Self { file, document } = self;
-        let line = |error: &String| format!("{file}: document {document}, {name}: error: {error}\n");
+        let line = |error: &String| format!("{file}: document {document}, {name}: error: {error}");
         errors.iter().map(line).collect()
     }
 }
@@ -131,10 +130,11 @@ impl Place {
 pub(crate) fn machines_in(file: &Path) -> Result<Vec<Machine>> {
     let is_stdin = file == Path::new("-");
     let shown = if is_stdin { "standard input".to_owned() } else { file.display().to_string() };
-    let text = if is_stdin { read_stdin() } else { fs::read_to_string(file) };
+    let text = if is_stdin { read_stream(stdin(), FILE) } else { read_file(file, FILE) };
     let text = text.with_context(|| format!("cannot read {shown}"))?;
+    // The error itself, on one line, without the lines of the file around it.
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text)
-        .with_context(|| format!("{shown} is not YAML that can be read"))?;
+        .map_err(|error| anyhow!("{shown} is not YAML that can be read: {}", error.without_snippet()))?;
     let objects = documents.into_iter().enumerate().flat_map(|(i, document)| {
         let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
         let items = match document.get("items").and_then(Value::as_array) {
@@ -161,10 +161,4 @@ pub(crate) fn machines_in(file: &Path) -> Result<Vec<Machine>> {
 fn refusal(error: &FieldError) -> String {
     let judge = if error.path == "spec.schedule.timezone" { "5-Spot" } else { "the API server" };
     format!("{judge} would refuse this: {error}")
-}
-
-fn read_stdin() -> io::Result<String> {
-    let mut text = String::new();
-    stdin().read_to_string(&mut text)?;
-    Ok(text)
 }

@@ -1,9 +1,9 @@
 //! A preview for the terminal.
 
 use super::preview::{Hour, Preview};
+use crate::output::Lines;
 use fivespot_core::zone;
 use jiff::tz::TimeZone;
-use std::fmt::Write;
 
 /// Changes that are listed. A cron expression that names single minutes has thousands a week.
 const LISTED: usize = 60;
@@ -11,14 +11,7 @@ const LISTED: usize = 60;
 /// Width of the column of dates.
 const MARGIN: usize = 16;
 
-pub(crate) fn render(preview: &Preview, viewer: &TimeZone) -> String {
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let _ = draw(&mut out, preview, viewer);
-    out
-}
-
-fn draw(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Result {
+pub(crate) fn draw(out: &mut Lines, preview: &Preview, viewer: &TimeZone) -> std::fmt::Result {
     let zone = preview.schedule.zone();
     let (zone_name, viewer_name) = (name(zone), name(viewer));
     let state = if preview.schedule.is_active(preview.from) { "lent" } else { "not lent" };
@@ -26,7 +19,8 @@ fn draw(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Res
     writeln!(out, "read in {zone_name} (tzdata {}); {state} at {}", zone::database_version(), preview.from)?;
     writeln!(out)?;
     if let Some(held_by) = preview.held_by {
-        writeln!(out, "{held_by}: the machine is not lent, whatever is shown here\n")?;
+        writeln!(out, "{held_by}: the machine is not lent, whatever is shown here")?;
+        writeln!(out)?;
     }
     writeln!(out, "{}  {zone_name}", hours_line(0))?;
     let mut ahead = None;
@@ -51,7 +45,7 @@ fn draw(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Res
     draw_changes(out, preview, viewer)
 }
 
-fn draw_changes(out: &mut String, preview: &Preview, viewer: &TimeZone) -> std::fmt::Result {
+fn draw_changes(out: &mut Lines, preview: &Preview, viewer: &TimeZone) -> std::fmt::Result {
     let zone = preview.schedule.zone();
     let total = preview.transitions().count();
     if total == 0 {

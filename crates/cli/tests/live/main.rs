@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests: the line that fails is the message")]
 
 mod fleet;
+mod hostile;
 mod looked;
 mod owner;
 mod stuck;

@@ -6,7 +6,7 @@
 use super::super::ExplainFormat;
 use super::super::table::span;
 use super::{of_machine, of_part, without_node};
-use crate::output::{WARNED, print};
+use crate::output::{self, Lines, WARNED, print};
 use anyhow::Result;
 use fivespot_api::ScheduledMachineStatus;
 use fivespot_cluster::{Readable, Surroundings, Watched};
@@ -16,7 +16,6 @@ use fivespot_core::lifecycle::{Orders, Phase};
 use fivespot_core::observed::{Certainty, Cluster, Object, Presence, Workload};
 use jiff::Timestamp;
 use serde_json::json;
-use std::fmt::Write;
 use std::process::ExitCode;
 
 /// What may be said about one machine.
@@ -39,8 +38,8 @@ struct Line {
 impl Page<'_> {
     pub(super) fn print(&self, format: ExplainFormat) -> Result<ExitCode> {
         match format {
-            ExplainFormat::Text => print(&self.text())?,
-            ExplainFormat::Json => print(&(serde_json::to_string_pretty(&self.json())? + "\n"))?,
+            ExplainFormat::Text => self.text().print()?,
+            ExplainFormat::Json => print(&output::json(&self.json())?)?,
         };
         let needs_a_person = self.watched.machine.memory().phase == Some(Phase::Error);
         Ok(if needs_a_person { ExitCode::from(WARNED) } else { ExitCode::SUCCESS })
@@ -50,14 +49,14 @@ impl Page<'_> {
         self.watched.machine.status.clone().unwrap_or_default()
     }
 
-    fn text(&self) -> String {
-        let mut out = String::new();
-        // Writing to a String cannot fail.
+    fn text(&self) -> Lines {
+        let mut out = Lines::default();
+        // Writing to memory cannot fail.
         let _ = self.draw(&mut out);
         out
     }
 
-    fn draw(&self, out: &mut String) -> std::fmt::Result {
+    fn draw(&self, out: &mut Lines) -> std::fmt::Result {
         let status = self.status();
         let phase = status.phase.as_deref().unwrap_or("not looked at by the controller yet");
         writeln!(out, "{}: {phase}", self.watched.key())?;
@@ -78,13 +77,13 @@ impl Page<'_> {
             writeln!(out, "  {part:<11} {text}")?;
         }
         for condition in &status.conditions {
-            write!(out, "  condition   {}={} {}", condition.type_, condition.status, condition.reason)?;
+            let word = format!("{}={} {}", condition.type_, condition.status, condition.reason);
             // What stands above already is not said again.
             let is_said = Some(&condition.message) == status.message.as_ref();
             if is_said || condition.message.is_empty() {
-                writeln!(out)?;
+                writeln!(out, "  condition   {word}")?;
             } else {
-                writeln!(out, ": {}", condition.message)?;
+                writeln!(out, "  condition   {word}: {}", condition.message)?;
             }
         }
         if let Some(next) = &status.next_transition {
