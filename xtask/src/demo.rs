@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use fivespot_api::ScheduledMachine;
 use fivespot_testenv::{
     Behaviour, Cluster, ControlPlane, Core, Hosts, SSH_KEY, build_programs, create_cluster, create_ssh_key,
+    write_private,
 };
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -80,7 +81,7 @@ fn kubeconfig(cluster: &Cluster, name: &str, token: &str) -> Result<PathBuf> {
     let mut config: Value = serde_saphyr::from_str(&admin).context("read the kubeconfig")?;
     config["users"][0]["user"] = json!({"token": token});
     let file = cluster.kubeconfig_path().with_file_name(format!("{name}.kubeconfig"));
-    std::fs::write(&file, config.to_string()).with_context(|| format!("write {}", file.display()))?;
+    write_private(&file, &config.to_string()).with_context(|| format!("write {}", file.display()))?;
     Ok(file)
 }
 

@@ -9,6 +9,7 @@
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Lines};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -114,6 +115,10 @@ fn the_readme_is_true_and_the_demo_comes_to_its_end() {
     let parent = tempfile::tempdir().unwrap();
     let mut demo = Demo::start(parent.path().join("demo"));
     demo.runs("README.md", 6);
+    for name in ["kubeconfig", "controller.kubeconfig"] {
+        let mode = demo.folder.join(name).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}: {mode:o}");
+    }
     demo.until("the machine is back with its owner");
     let eject = demo.until("the machine is lent again, and its agent finds no reason to take it back");
     times_are_in_order(&eject);

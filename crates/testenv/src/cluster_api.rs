@@ -10,6 +10,7 @@ use crate::crds::{cluster_api_crds, converted_cluster_api_crds, k0smotron_crds};
 use crate::error::{Context, Error};
 use crate::pki::Authority;
 use crate::plan::{Plan, args};
+use crate::private_file::write_private;
 use crate::provider_webhook::ProviderWebhook;
 use crate::servers::cache_folder;
 use crate::supervisor::Supervisor;
@@ -125,7 +126,7 @@ impl Webhooks {
         fs::create_dir_all(&certificates).context(|| format!("create {}", certificates.display()))?;
         for (name, text) in [("tls.crt", &pair.certificate), ("tls.key", &pair.key)] {
             let file = certificates.join(name);
-            fs::write(&file, text).context(|| format!("write {}", file.display()))?;
+            write_private(&file, text).context(|| format!("write {}", file.display()))?;
         }
         Ok(Self {
             port,

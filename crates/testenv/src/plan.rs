@@ -3,6 +3,7 @@
 use crate::error::{Context, Error};
 use crate::kubeconfig::{Endpoint, kubeconfig};
 use crate::pki::{Authority, token_keys};
+use crate::private_file::write_private;
 use serde_json::Value;
 use std::fs;
 use std::io::ErrorKind;
@@ -65,7 +66,7 @@ impl Plan {
         let secret = folder.join("pki").join(name);
         fs::create_dir_all(&secret).context(|| format!("create {}", secret.display()))?;
         let write = |path: PathBuf, text: &str| -> Result<String, Error> {
-            fs::write(&path, text).context(|| format!("write {}", path.display()))?;
+            write_private(&path, text).context(|| format!("write {}", path.display()))?;
             Ok(path.to_string_lossy().into_owned())
         };
 

@@ -9,9 +9,11 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -40,6 +42,28 @@ async fn two_clusters_on_one_etcd_do_not_see_each_other() {
     assert!(mixed.is_err(), "the workload cluster took the management cluster's certificate");
     plane.check(plane.management()).unwrap();
     plane.check(plane.workload()).unwrap();
+
+    let mut private = Vec::new();
+    find_private(plane.management().kubeconfig_path().parent().unwrap(), &mut private);
+    assert!(private.len() >= 12, "{private:?}");
+    for (path, mode) in private {
+        assert_eq!(mode & 0o077, 0, "others may open {}: {mode:o}", path.display());
+    }
+}
+
+/// Every file with a key in it below a folder, and its mode.
+fn find_private(folder: &Path, found: &mut Vec<(PathBuf, u32)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let (path, kind) = entry.map(|entry| (entry.path(), entry.file_type().unwrap())).unwrap();
+        let is_private = ["kubeconfig", "key"]
+            .iter()
+            .any(|it| path.file_name() == Some(OsStr::new(it)) || path.extension() == Some(OsStr::new(it)));
+        if kind.is_dir() {
+            find_private(&path, found);
+        } else if is_private {
+            found.push((path.clone(), path.metadata().unwrap().permissions().mode()));
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The reclaim agent as a process of this machine, and programs for it to find.
 
 use crate::harness::{World, from_root};
-use fivespot_testenv::{build_programs, eventually};
+use fivespot_testenv::{build_programs, eventually, write_private};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
@@ -97,7 +97,7 @@ pub(crate) async fn start_agent(
 ) -> Running {
     let node = world.hosts.node_name(machine);
     let (kubeconfig, id) = (folder.join("kubeconfig"), folder.join("machine-id"));
-    fs::write(&kubeconfig, bound_kubeconfig(world, &node).await.to_string()).unwrap();
+    write_private(&kubeconfig, &bound_kubeconfig(world, &node).await.to_string()).unwrap();
     fs::write(&id, format!("{machine_id}\n")).unwrap();
     let log = fs::File::create(folder.join("log")).unwrap();
     let mut agent = Command::new(agent_binary());

@@ -9,7 +9,7 @@
 use fivespot_api::{ScheduledMachine, ScheduledMachineStatus, names};
 use fivespot_testenv::{
     Behaviour, ControlPlane, Core, Daemon, Hosts, SSH_KEY, anonymous_kubeconfig, create_cluster,
-    create_ssh_key,
+    create_ssh_key, write_private,
 };
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -109,7 +109,7 @@ impl Controller {
         let folder = plane.management().kubeconfig_path().with_file_name(format!("controller-{name}"));
         fs::create_dir_all(&folder).unwrap();
         let kubeconfig = folder.join("kubeconfig");
-        fs::write(&kubeconfig, config).unwrap();
+        write_private(&kubeconfig, config).unwrap();
         Self(Daemon::start(&folder, |command| {
             command
                 .arg(env!("CARGO_BIN_EXE_5spot-controller"))

@@ -11,7 +11,9 @@ pub(crate) mod road;
 pub(crate) mod shard;
 pub(crate) mod yard;
 
-use fivespot_testenv::{AuditEntry, ControlPlane, Daemon, Options, anonymous_kubeconfig, eventually, share};
+use fivespot_testenv::{
+    AuditEntry, ControlPlane, Daemon, Options, anonymous_kubeconfig, eventually, share, write_private,
+};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::fs;
@@ -91,7 +93,7 @@ impl Operator {
         let folder = plane.management().kubeconfig_path().with_file_name(format!("operator-{name}"));
         fs::create_dir_all(&folder).unwrap();
         let kubeconfig = folder.join("kubeconfig");
-        fs::write(&kubeconfig, config).unwrap();
+        write_private(&kubeconfig, config).unwrap();
         Self(Daemon::start(&folder, |command| {
             command
                 .arg(env!("CARGO_BIN_EXE_5spot-fleet-operator"))

@@ -5,6 +5,7 @@ use super::network::PODS;
 use super::parts::Parts;
 use crate::error::{Context, Error};
 use crate::plan::args;
+use crate::private_file::write_private;
 use serde_json::{Value, json};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -35,7 +36,6 @@ pub(super) fn write(node: &Node<'_>, parts: &Parts) -> Result<(), Error> {
         ("hosts", hosts),
         ("machine-id", format!("{}\n", node.machine_id)),
         ("authority.crt", node.authority.to_owned()),
-        ("kubeconfig", node.kubeconfig.to_string()),
         ("kubelet-flags", flags(node)),
         ("kubelet.json", kubelet(node).to_string()),
         ("containerd.toml", containerd(node.folder, parts)),
@@ -44,6 +44,9 @@ pub(super) fn write(node: &Node<'_>, parts: &Parts) -> Result<(), Error> {
         let file = config.join(name);
         fs::write(&file, text).context(|| format!("write {}", file.display()))?;
     }
+    let kubeconfig = config.join("kubeconfig");
+    write_private(&kubeconfig, &node.kubeconfig.to_string())
+        .context(|| format!("write {}", kubeconfig.display()))?;
     Ok(())
 }
 
