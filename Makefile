@@ -34,6 +34,11 @@ lint: ## Checks with tools that are not on every machine: licences, sources and 
 	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
 	$(CARGO) deny --offline check bans licenses sources
 
+.PHONY: advisories
+advisories: ## Compare the dependencies with the RustSec advisory database; needs the network
+	@command -v cargo-deny >/dev/null || $(CARGO) install --locked cargo-deny
+	$(CARGO) deny check advisories
+
 # Seconds for each fuzz target, and the toolchain that can build them.
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS := days hours cron duration manifest agent_config text

@@ -222,6 +222,7 @@ fn every_link_between_documents_leads_somewhere() {
         "README.md",
         "CONTRIBUTING.md",
         "ARCHITECTURE.md",
+        "docs/advisories.md",
         "docs/schedules.md",
         "docs/machines.md",
         "docs/get-my-machine-back.md",
