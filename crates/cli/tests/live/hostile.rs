@@ -140,6 +140,19 @@ async fn no_text_of_others_is_obeyed_wherever_people_look() {
     let resumed = String::from_utf8(run(&world.plane, &["resume", "desk"]).stdout).unwrap();
     assert!(resumed.contains(&format!("taken back  {SHOWN}\n")), "{resumed}");
 
+    // A Machine in the way, with an owner of a kind that nobody serves: its name is any text.
+    let owner = json!({"apiVersion": "hostile.example/v1", "kind": "Thing", "name": HOSTILE, "uid": "1"});
+    world.apply(&foreign_machine("taken", &owner), &[]);
+    world.apply(&machine("taken", always), &[]);
+    world.until_phase("taken", "Error");
+    world.looks_harmless("taken", SHOWN);
+    let is_told = || {
+        let events: Value = serde_json::from_str(&world.events()).unwrap();
+        let said = |event: &Value| event["note"].as_str().is_some_and(|note| note.contains(SHOWN));
+        events["items"].as_array().unwrap().iter().any(|it| it["regarding"]["name"] == "taken" && said(it))
+    };
+    world.until("taken", "told by an event", |_| is_told());
+
     // The answer of the API server, in the words of somebody's policy.
     refuse_machines(&world);
     world.apply(&machine("refused", always), &[]);
@@ -148,6 +161,21 @@ async fn no_text_of_others_is_obeyed_wherever_people_look() {
     world.looks_harmless("refused", refusal);
     let log = fs::read_to_string(world.log()).unwrap();
     assert!(log.contains(refusal), "{log}");
+}
+
+/// A Machine that is not ours.
+fn foreign_machine(name: &str, owner: &Value) -> Value {
+    let infrastructure =
+        json!({"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "RemoteMachine", "name": "none"});
+    json!({
+        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine",
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {
+            "clusterName": "lab",
+            "bootstrap": {"dataSecretName": "none"},
+            "infrastructureRef": infrastructure,
+        },
+    })
 }
 
 /// A policy that lets no Machine in, and says so in words of its own. Line breaks are refused by the server itself.
@@ -173,14 +201,8 @@ fn refuse_machines(world: &World) {
     world.apply(&policy, &[]);
     world.apply(&binding, &[]);
     // A policy is in force some moments after it is stored.
-    let trial = json!({
-        "apiVersion": "cluster.x-k8s.io/v1beta2", "kind": "Machine", "metadata": {"name": "trial"},
-        "spec": {
-            "clusterName": "lab",
-            "bootstrap": {"dataSecretName": "none"},
-            "infrastructureRef": {"apiGroup": "infrastructure.cluster.x-k8s.io", "kind": "RemoteMachine", "name": "none"},
-        },
-    });
+    let trial =
+        foreign_machine("trial", &json!({"apiVersion": "a/v1", "kind": "A", "name": "a", "uid": "1"}));
     let create = ["create", "--dry-run=server", "-f", "-"];
     let is_refused = || {
         let answer = world.plane.kubectl(world.plane.management(), &create, &trial.to_string());
