@@ -6,6 +6,7 @@ use fivespot_api::names::GITOPS_MANAGERS;
 use fivespot_cluster::CapiVersion;
 use fivespot_core::servers::AllowedServer;
 use fivespot_core::slots::{Instance, Timing};
+use fivespot_ops::admin::MetricsOptions;
 use fivespot_ops::logs::Format;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -37,6 +38,9 @@ pub(crate) struct Options {
     /// Address both listen on.
     #[arg(long, env = "LISTEN_ADDRESS", default_value = "0.0.0.0", value_name = "ADDRESS")]
     pub(crate) listen_address: IpAddr,
+
+    #[command(flatten)]
+    pub(crate) metrics: MetricsOptions,
 
     /// How log lines look. RUST_LOG says which there are.
     #[arg(long, env = "RUST_LOG_FORMAT", value_enum, default_value_t = Format::Text)]
@@ -142,6 +146,7 @@ impl Options {
                 "--instance-id ({id}) must be less than --instance-count ({count}): instances are numbered from 0"
             );
         }
+        self.metrics.check()?;
         let (duration, deadline, retry) =
             (self.lease_duration_secs, self.lease_renew_deadline_secs, self.lease_retry_period_secs);
         anyhow::ensure!(
@@ -184,6 +189,8 @@ mod tests {
         {
             assert!(read(&[odd]).check().is_err(), "{odd}");
         }
+        let own_certificate = ["--metrics-auth", "--metrics-cert-file=a", "--metrics-key-file=b"];
+        assert!(read(&own_certificate).check().is_ok() && read(&own_certificate[1..]).check().is_err());
         assert!(read(&["--instance-id=2", "--instance-count=3"]).check().is_ok());
         assert!(read(&["--instance-id=3", "--instance-count=3"]).check().is_err());
         for odd in ["0", "65", "three", "-1"] {

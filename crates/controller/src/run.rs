@@ -17,9 +17,11 @@ use fivespot_ops::admin::{Checks, serve_health, serve_metrics};
 use fivespot_ops::shutdown;
 use fivespot_ops::slots::{self, Keeper, Loss, Tenant};
 use jiff::Timestamp;
+use kube::Client;
 use prometheus_client::registry::Registry;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -175,8 +177,8 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         let desk = Arc::clone(&desk);
         move |key: &Key, change| desk.touch(key, change)
     };
-    let shell = Shell::start(client, settings, notify);
-    let metrics = serve(&options, &shell, &share).await?;
+    let shell = Shell::start(client.clone(), settings, notify);
+    let metrics = serve(&options, &client, &shell, &share).await?;
     let worker = Arc::new(Worker::new(Arc::clone(&shell), share, metrics, patience, &options));
     let office = Office { desk: Arc::clone(&desk), worker: Arc::clone(&worker) };
 
@@ -345,7 +347,12 @@ fn count_phases(worker: &Worker) {
     worker.metrics.machines_unreachable.set(count(ScheduledMachine::is_workload_unreachable));
 }
 
-async fn serve(options: &Options, shell: &Arc<Shell>, share: &Arc<Share>) -> anyhow::Result<Metrics> {
+async fn serve(
+    options: &Options,
+    client: &Client,
+    shell: &Arc<Shell>,
+    share: &Arc<Share>,
+) -> anyhow::Result<Metrics> {
     let (of_life, of_readiness, share) = (Arc::clone(shell), Arc::clone(shell), Arc::clone(share));
     let alive = move || {
         let deaf: Vec<String> = of_life
@@ -389,9 +396,10 @@ async fn serve(options: &Options, shell: &Arc<Shell>, share: &Arc<Share>) -> any
         metrics.slots_held.get_or_create(&BySlot { slot }).set(0);
     }
     let checks = Checks { alive: Arc::new(alive), ready: Arc::new(ready) };
-    let health_port = serve_health(options.listen_address, options.health_port, checks).await?;
-    let metrics_port =
-        serve_metrics(options.listen_address, options.metrics_port, Arc::new(registry)).await?;
+    let at = |port| SocketAddr::new(options.listen_address, port);
+    let health_port = serve_health(at(options.health_port), checks).await?;
+    let metrics_at = at(options.metrics_port);
+    let metrics_port = serve_metrics(metrics_at, Arc::new(registry), &options.metrics, client).await?;
     tracing::info!(address = %options.listen_address, health_port, metrics_port, "listening");
     Ok(metrics)
 }

@@ -4,6 +4,7 @@ use crate::plan::{LossyPods, OnDeadline, Policy};
 use clap::Parser;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, ArgGroup};
+use fivespot_ops::admin::MetricsOptions;
 use fivespot_ops::logs::Format;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -86,6 +87,14 @@ pub struct Options {
     #[arg(long, env = "METRICS_ADDR", default_value = "0.0.0.0:8770", value_name = "ADDRESS:PORT")]
     pub metrics_addr: SocketAddr,
 
+    /// Address that /health and /ready listen on in place of that of /metrics. Needed with --metrics-auth.
+    #[arg(long, env = "HEALTH_ADDR", value_name = "ADDRESS:PORT")]
+    pub health_addr: Option<SocketAddr>,
+
+    /// Who may read /metrics.
+    #[command(flatten)]
+    pub metrics: MetricsOptions,
+
     /// Name of this process among others.
     #[arg(long, env = "POD_NAME", default_value = "5spot-fleet-operator", value_name = "NAME")]
     pub pod_name: String,
@@ -115,6 +124,16 @@ pub struct TlsFiles {
 }
 
 impl Options {
+    /// Whether the flags fit together.
+    pub fn check(&self) -> anyhow::Result<()> {
+        self.metrics.check()?;
+        anyhow::ensure!(
+            self.health_addr.is_some() || !self.metrics.metrics_auth,
+            "--metrics-auth needs --health-addr: probes have no token, and /metrics is served over HTTPS"
+        );
+        Ok(())
+    }
+
     /// What is chosen about pods.
     pub fn policy(&self) -> Policy {
         let Self { lossy_pods, cap_pod_grace, on_deadline, .. } = *self;
@@ -192,5 +211,11 @@ mod tests {
             let message = read(args).unwrap_err().to_string();
             assert!(message.contains(words), "{args:?}: {message}");
         }
+        assert!(read(&["--metrics-auth", "--health-addr=0.0.0.0:8771"]).unwrap().check().is_ok());
+        let message = read(&["--metrics-auth"]).unwrap().check().unwrap_err().to_string();
+        assert!(message.contains("needs --health-addr"), "{message}");
+        let unused = ["--metrics-cert-file=a", "--metrics-key-file=b"];
+        let message = read(&unused).unwrap().check().unwrap_err().to_string();
+        assert!(message.contains("needs --metrics-auth"), "{message}");
     }
 }

@@ -16,7 +16,7 @@ use anyhow::Context;
 use fivespot_api::names::{FLEET, upcoming_node};
 use fivespot_cluster::fleet::Fleet;
 use fivespot_cluster::{Cache, Caller, Health, Item, Key, connect_to};
-use fivespot_ops::admin::{Check, Checks, serve_all};
+use fivespot_ops::admin::{Check, Checks, serve_all, serve_health, serve_metrics};
 use fivespot_ops::shutdown;
 use fivespot_ops::slots::Holdings;
 use jiff::SignedDuration;
@@ -48,6 +48,7 @@ const SWEEP: Duration = Duration::from_secs(30);
 
 /// Runs until the process is asked to end.
 pub async fn run(options: Options) -> anyhow::Result<()> {
+    options.check()?;
     let template = if let Some(file) = &options.bootstrap_template_file {
         let what = || format!("--bootstrap-template-file {}", file.display());
         let text = std::fs::read_to_string(file).with_context(what)?;
@@ -63,10 +64,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
     let mut registry = Registry::default();
     let operator = Operator::new(&options, &mut registry).await?;
-    let address = options.metrics_addr;
     let (mut keeper, right) = alone::keeper(operator.client.clone(), &options);
-    let port = serve_all(address, operator.checks(keeper.holdings()), Arc::new(registry)).await?;
-    tracing::info!(address = %address.ip(), port, "listening");
+    serve(&options, &operator.client, operator.checks(keeper.holdings()), registry).await?;
     let stop = watch::Sender::new(false);
     let session = operator.session(&options, template);
     let mut speaking = None;
@@ -99,6 +98,20 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     }
     keeper.release().await;
     tracing::info!("ended");
+    Ok(())
+}
+
+/// Answers on one port, or on two if health has an address of its own.
+async fn serve(options: &Options, client: &Client, checks: Checks, registry: Registry) -> anyhow::Result<()> {
+    let (address, registry) = (options.metrics_addr, Arc::new(registry));
+    let Some(health) = options.health_addr else {
+        let port = serve_all(address, checks, registry).await?;
+        tracing::info!(address = %address.ip(), port, "listening");
+        return Ok(());
+    };
+    let health_port = serve_health(health, checks).await?;
+    let metrics_port = serve_metrics(address, registry, &options.metrics, client).await?;
+    tracing::info!(address = %address.ip(), health_port, metrics_port, "listening");
     Ok(())
 }
 
