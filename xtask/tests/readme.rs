@@ -226,6 +226,7 @@ fn every_link_between_documents_leads_somewhere() {
         "docs/schedules.md",
         "docs/machines.md",
         "docs/get-my-machine-back.md",
+        "docs/metrics.md",
         "docs/threat-model.md",
     ];
     let mut documents = documents.map(|file| root().join(file)).to_vec();

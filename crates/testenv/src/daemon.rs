@@ -99,14 +99,22 @@ impl Daemon {
         targets.filter(|target| target.to_string_lossy().starts_with("socket:")).count()
     }
 
+    /// The port that its log names in `field`, such as `port`.
+    ///
+    /// # Panics
+    /// If it does not listen on one.
+    pub fn port(&self, field: &str) -> u16 {
+        let (log, field) = (self.log(), format!("{field}="));
+        let port = log.split(&field).nth(1).expect("it listens").split_whitespace().next().unwrap();
+        port.parse().unwrap()
+    }
+
     /// What a path answers on the port that its log names in `field`, such as `port`: status and text.
     ///
     /// # Panics
     /// If nobody answers.
     pub fn http(&self, field: &str, path: &str) -> (u16, String) {
-        let (log, field) = (self.log(), format!("{field}="));
-        let port = log.split(&field).nth(1).expect("it listens").split_whitespace().next().unwrap();
-        let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port(field))).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

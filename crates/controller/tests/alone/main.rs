@@ -27,6 +27,7 @@ mod one_node;
 mod process;
 mod refused;
 mod rights;
+mod scraped;
 mod webhooks;
 
 use fivespot_testenv::{ClusterApi, ControlPlane, Options, share};

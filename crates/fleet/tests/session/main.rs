@@ -11,5 +11,6 @@ mod proxy;
 
 mod process;
 mod restarted;
+mod scraped;
 mod wire;
 mod without_server;

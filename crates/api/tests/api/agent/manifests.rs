@@ -3,7 +3,7 @@
 use super::{Deed, asking, bound_token, installed, make_node, node_path, with_token};
 use crate::setup::{from_root, kubectl};
 use fivespot_api::names::{AGENT, AGENT_ENABLED, AGENT_LABEL, SYSTEM_NAMESPACE};
-use fivespot_testenv::{ControlPlane, eventually};
+use fivespot_testenv::{ControlPlane, assert_only_scrapers_reach, eventually};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::ListParams;
@@ -150,6 +150,14 @@ async fn the_agent_runs_where_it_should_with_no_more_than_it_needs() {
     for same in ["nodeSelector", "tolerations", "priorityClassName"] {
         assert_eq!(poll[same], base[same]);
     }
+    // On the address of the Pod, where others would reach it.
+    let read = |kind: &str| -> Value {
+        let get = ["-n", SYSTEM_NAMESPACE, "get", kind, AGENT, "-o", "json"];
+        serde_json::from_str(&kubectl(plane, &get)).unwrap()
+    };
+    let template_of_poll = read("daemonset")["spec"]["template"].clone();
+    assert_only_scrapers_reach(&read("networkpolicy"), &template_of_poll, &json!(8082));
+    assert_eq!(env(&poll, "HEALTH_PORT"), "8082");
     assert_eq!(template(plane, "deploy/node-agent"), base);
 
     let namespace = kubectl(plane, &["get", "namespace", SYSTEM_NAMESPACE, "-o", "json"]);
