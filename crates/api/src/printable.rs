@@ -18,6 +18,7 @@ impl ScheduledMachineStatus {
             node_ref,
             provider_id,
             applied_node_taints,
+            pending_node_taints,
             shutdown,
             reclaim,
             host,
@@ -44,7 +45,7 @@ impl ScheduledMachineStatus {
             texts.extend([&mut it.api_version, &mut it.kind, &mut it.name]);
             texts.extend(&mut it.uid);
         }
-        for it in applied_node_taints {
+        for it in applied_node_taints.iter_mut().chain(pending_node_taints) {
             texts.extend([&mut it.key, &mut it.effect]);
             texts.extend(&mut it.value);
         }

@@ -36,13 +36,11 @@ const IDENTITY: &str = "metadata.uid";
 
 /// The error in the body of an answer with this code.
 pub(crate) fn read(code: u16, body: &[u8]) -> Status {
-    match serde_json::from_slice::<Status>(body) {
-        Ok(status) => clean(&Status { code, ..status }),
-        Err(_) => {
-            let message = format!("the server answered {code} and no Kubernetes error");
-            Status { code, ..Status::failure(&message, "") }
-        }
-    }
+    let Ok(status) = serde_json::from_slice::<Status>(body) else {
+        let message = format!("the server answered {code} and no Kubernetes error");
+        return Status { code, ..Status::failure(&message, "") };
+    };
+    clean(&Status { code, ..status })
 }
 
 /// A failed call, in our words.

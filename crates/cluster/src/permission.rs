@@ -101,8 +101,8 @@ mod tests {
     #[tokio::test]
     async fn a_write_may_take_longer_than_the_lease_that_is_renewed_meanwhile() {
         let slot = Arc::new(Slot { remaining: Some(Duration::from_millis(20)), ..Slot::default() });
-        let slow = tokio::time::sleep(Duration::from_millis(100));
-        assert_eq!(permission(&slot).within(slow).await, Some(()));
+        let delay = tokio::time::sleep(Duration::from_millis(100));
+        assert_eq!(permission(&slot).within(delay).await, Some(()));
         let endless = std::future::pending::<()>();
         let (permission, ends) = (permission(&slot), Duration::from_millis(100));
         let task = tokio::spawn(async move { permission.within(endless).await });

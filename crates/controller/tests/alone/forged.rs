@@ -7,7 +7,7 @@ use fivespot_api::ScheduledMachine;
 use fivespot_testenv::{Fault, Identity, eventually};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -111,7 +111,7 @@ async fn leave(world: &World, victim: &str, since: Timestamp) {
         world.objects("Machine").get_opt("m").await.unwrap().is_none()
     })
     .await;
-    world.delete("m", &Default::default()).await;
+    world.delete("m", &DeleteParams::default()).await;
     world.until_gone(&world.machines(), "m").await;
     let is_of_a_node = |resource: &str| resource == "nodes" || resource == "pods";
     let written: Vec<String> = requests(world.plane.management(), since)

@@ -72,9 +72,9 @@ fn cleared_early(journal: &[Entry]) -> Option<&'static str> {
             && entry.body.contains("\"remove\"")
             && entry.body.contains("reclaim-requested")
     };
-    let disables = |entry: &Entry| is_done(entry) && entry.body.contains("\"enabled\":false");
+    let is_disabling = |entry: &Entry| is_done(entry) && entry.body.contains("\"enabled\":false");
     let cleared = journal.iter().position(|entry| is_done(entry) && clears(entry))?;
-    let disabled = journal.iter().position(disables);
+    let disabled = journal.iter().position(is_disabling);
     disabled
         .is_none_or(|disabled| disabled > cleared)
         .then_some("a request was taken off before the schedule was disabled")

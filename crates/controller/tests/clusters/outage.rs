@@ -35,12 +35,12 @@ impl Outage {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_cluster_holds_up_only_its_own() {
-    outage(Outage::Stopped).await;
+    Box::pin(outage(Outage::Stopped)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_cluster_holds_up_only_its_own() {
-    outage(Outage::Frozen).await;
+    Box::pin(outage(Outage::Frozen)).await;
 }
 
 async fn outage(outage: Outage) {

@@ -217,6 +217,14 @@ pub(crate) fn not_cleaned(node: &str) -> String {
     )
 }
 
+/// That a Machine names a Node of somebody else.
+fn node_of_other(node: &str, other: &str) -> String {
+    format!(
+        "The Machine names Node {node}, which belongs to {other}: nothing is written to it. Check nodeRef and providerID of \
+         the Machine, and who wrote them"
+    )
+}
+
 /// That a deletion hangs, what it waits for, and what to do about it.
 fn stalls(since: Timestamp, detail: &str) -> String {
     let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
@@ -320,11 +328,7 @@ impl fmt::Display for Waiting {
                 "Node {node} is lent by ScheduledMachine {other} already, so nothing is written to it: both are the same \
                  host. Delete one of the two"
             ),
-            Self::NodeOfOther { node, other } => write!(
-                f,
-                "The Machine names Node {node}, which belongs to {other}: nothing is written to it. Check nodeRef and \
-                 providerID of the Machine, and who wrote them"
-            ),
+            Self::NodeOfOther { node, other } => f.write_str(&node_of_other(node, other)),
             Self::WrongNode { node, on_node, on_machine } => write!(
                 f,
                 "Node {node} has the providerID \"{on_node}\", the Machine \"{on_machine}\": they are not the same host, \
