@@ -20,7 +20,6 @@ mod worlds;
 mod chaos;
 mod clock;
 mod ejected;
-mod flood;
 mod forged;
 mod hostile;
 mod one_node;
