@@ -54,7 +54,7 @@ mutants: control-plane ## Make each deliberate wrong change of mutants/ and see 
 	$(XTASK) mutants
 
 .PHONY: campaign
-campaign: control-plane ## Disturb every call of every scenario in every way, and write docs/campaign.md; an hour
+campaign: control-plane ## Disturb every call of every scenario in every way, and write docs/campaign.md (long)
 	FIVESPOT_CAMPAIGN=1 $(CARGO) test --locked --package fivespot-controller --test campaign -- --nocapture
 
 .PHONY: bench
