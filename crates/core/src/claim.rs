@@ -70,6 +70,17 @@ pub fn host_rival(observed: &Observed, now: Timestamp) -> Option<&Claim> {
     rival.map(|rival| &rival.claim)
 }
 
+/// The ScheduledMachine that has objects for the host of this one as well: two that begin in the same moment do not see each
+/// other. The older one gets the host; one that waits too long for it has lost it.
+pub fn racing_rival(observed: &Observed, is_slow: bool) -> Option<&Claim> {
+    race(&observed.claim, &observed.rivals, is_slow)
+}
+
+fn race<'a>(mine: &Claim, rivals: &'a [Rival], is_slow: bool) -> Option<&'a Claim> {
+    let mut claims = rivals.iter().map(|rival| &rival.claim);
+    claims.find(|claim| claim.has_infrastructure && (is_slow || claim.is_older_than(mine)))
+}
+
 /// The ScheduledMachine that has a better right to this Node.
 pub fn node_rival<'a>(observed: &Observed, node: &'a Node) -> Option<&'a Claim> {
     node.rivals.iter().find(|claim| claim.had_node_before(&observed.claim))
@@ -172,6 +183,21 @@ mod tests {
             other.orders.enabled = false;
             assert!(other.comes_before(&mine, at(NOON)), "{has_machine} {has_infrastructure}");
         }
+    }
+
+    #[test]
+    fn of_two_that_began_at_once_the_younger_gives_way_and_whoever_waits_too_long() {
+        let with_objects = |claim: Claim| Claim { has_infrastructure: true, ..claim };
+        let elder = with_objects(made("a/elder", "2026-01-01T00:00:00Z"));
+        let younger = with_objects(made("b/younger", "2026-02-01T00:00:00Z"));
+        let gives_way = |mine: &Claim, other: &Claim, is_slow: bool| {
+            let rivals = [rival(other.clone())];
+            race(mine, &rivals, is_slow).is_some()
+        };
+        assert!(gives_way(&younger, &elder, false) && !gives_way(&elder, &younger, false));
+        assert!(gives_way(&elder, &younger, true), "the younger one has the host");
+        let without = Claim { has_infrastructure: false, ..elder.clone() };
+        assert!(!gives_way(&younger, &without, true), "one that has made nothing is in nobody's way");
     }
 
     #[test]

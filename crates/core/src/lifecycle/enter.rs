@@ -192,11 +192,18 @@ fn join(given: Given<'_>, intent: &Intent, machine: &Machine) -> Decision {
     let node = match seen_node(given, machine) {
         Ok(node) => node,
         Err(waiting) => {
+            let is_slow = given.now.duration_since(machine.object.created_at) >= super::SLOW;
+            let rival = claim::racing_rival(observed, is_slow).filter(|_| machine.node_name.is_none());
+            let in_use = rival.map(|rival| Waiting::AddressInUse { other: rival.name.clone() });
+            let waiting = in_use.unwrap_or(waiting);
             // What takes long is asked about: Cluster API does not pass on why a provider fails.
             given.ask_provider(&mut decision, machine.object.created_at);
             let is_error = matches!(
                 waiting,
-                Waiting::WrongNode { .. } | Waiting::NodeClaimed { .. } | Waiting::NodeOfOther { .. }
+                Waiting::WrongNode { .. }
+                    | Waiting::NodeClaimed { .. }
+                    | Waiting::NodeOfOther { .. }
+                    | Waiting::AddressInUse { .. }
             );
             let phase = if is_error { Phase::Error } else { Phase::Pending };
             return Decision { phase, waiting: Some(waiting), ..decision };
