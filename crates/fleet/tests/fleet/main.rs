@@ -7,6 +7,7 @@
 mod harness;
 
 mod edges;
+mod hostile;
 mod many;
 mod order;
 mod policy;
