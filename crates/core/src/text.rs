@@ -17,8 +17,8 @@
 
 use std::borrow::Cow;
 
-/// Bytes of the longest message in status, in a condition or in `lastError`: more than twice our own longest text with
-/// one quoted answer of a server in it.
+/// Bytes of the longest message in status, in a condition or in `lastError`: room for our own words and several quotes of
+/// [`QUOTE_BYTES`]. The schema of conditions allows 32 KiB, which nobody reads.
 pub const MESSAGE_BYTES: usize = 4096;
 
 /// Bytes of somebody else's words that are quoted in a message of ours.
