@@ -82,7 +82,7 @@ pub enum ListenError {
         source: std::io::Error,
     },
     /// There is no certificate to serve metrics with.
-    #[error("--metrics-cert-file and --metrics-key-file: {0}")]
+    #[error("cannot serve /metrics over HTTPS: {0}")]
     Certificate(String),
     /// A certificate was given for metrics that are served without TLS.
     #[error("--metrics-cert-file needs --metrics-auth: without it /metrics is served over plain HTTP")]
