@@ -115,12 +115,13 @@ async fn bring_up(machine: &DynamicObject, world: &World) -> Result<(), Error> {
         },
     });
     let Some(node) = &node else { return tell(machine, status, &conditions, world).await };
+    // As the real one: it patches the Node first, and the Machine at the end of its reconcile.
+    mark(machine, node, world).await?;
     status["nodeRef"] = json!({"name": node.name_any()});
-    tell(machine, status, &conditions, world).await?;
-    mark(machine, node, world).await
+    tell(machine, status, &conditions, world).await
 }
 
-/// Says on the Node whose it is, as the real one does after it has written `nodeRef`.
+/// Says on the Node whose it is.
 async fn mark(machine: &DynamicObject, node: &Node, world: &World) -> Result<(), Error> {
     let wanted = [
         ("cluster.x-k8s.io/cluster-name", machine.data["spec"]["clusterName"].as_str().unwrap_or_default()),
