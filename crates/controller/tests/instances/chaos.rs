@@ -238,9 +238,12 @@ async fn no_machine_has_two_owners_or_none_for_long() {
     let timeline = Timeline::read(&world, since, lease());
     print!("{}", timeline.show());
     println!("{} writes, each by the holder of its slot", timeline.check());
-    let latest = lateness(&timeline, &hours, &reclaimed);
-    let bound = Duration::from_secs(lease()[0] + 5);
-    println!("the latest transition began {latest:.1?} after its boundary, {bound:?} are allowed");
+    let Lateness { latest, usual } = lateness(&timeline, &hours, &reclaimed);
+    // An owner that is gone costs a lease. What this machine needs for hundreds of machines at once costs everybody.
+    let bound = Duration::from_secs(lease()[0] + 5) + 2 * usual;
+    println!(
+        "transitions began {usual:.1?} after their boundary, the latest {latest:.1?}; {bound:.1?} are allowed"
+    );
     assert!(latest < bound);
 }
 
@@ -273,20 +276,28 @@ fn first_deed<'a>(timeline: &'a Timeline, machine: &str, at: Timestamp) -> Optio
     timeline.deeds.iter().find(|deed| deed.machine == machine && deed.moves && deed.done && deed.at >= since)
 }
 
+/// How long after a boundary the first write for a machine came.
+struct Lateness {
+    latest: Duration,
+    /// Of half of the transitions.
+    usual: Duration,
+}
+
 /// How long after a boundary the first thing was done about a machine that it concerns, at the longest: something was
 /// made, the Node cordoned or opened, or the Machine told. What is only written down does not count.
-fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) -> Duration {
-    let (mut latest, mut counted) = ((SignedDuration::ZERO, String::new(), Timestamp::MIN), 0);
+fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) -> Lateness {
+    let (mut latest, mut all) = ((SignedDuration::ZERO, String::new(), Timestamp::MIN), Vec::new());
     for (hour, at) in &hours.struck {
         for machine in concerned(*hour, reclaimed) {
             let Some(deed) = first_deed(timeline, &machine, *at) else {
                 panic!("nothing was done about {machine} after {at}");
             };
             latest = latest.max((deed.at.duration_since(*at), machine.clone(), *at));
-            counted += 1;
+            all.push(deed.at.duration_since(*at));
         }
     }
     let (late, machine, at) = latest;
+    let counted = all.len();
     println!("{counted} transitions at {} boundaries; the latest was that of {machine}:", hours.struck.len());
     let around = SignedDuration::from_secs(30);
     let deeds = timeline.deeds.iter().filter(|deed| deed.machine == machine && deed.at >= at - around);
@@ -296,6 +307,8 @@ fn lateness(timeline: &Timeline, hours: &Hours, reclaimed: &BTreeSet<String>) ->
     for line in told_of(hours.plane, &machine) {
         println!("{line}");
     }
-    assert!(counted > 0);
-    Duration::try_from(late).unwrap_or_default()
+    all.sort_unstable();
+    let usual = *all.get(counted / 2).unwrap();
+    let duration = |it: SignedDuration| Duration::try_from(it).unwrap_or_default();
+    Lateness { latest: duration(late), usual: duration(usual) }
 }
