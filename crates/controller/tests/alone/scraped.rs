@@ -284,9 +284,13 @@ async fn connections_that_say_nothing_are_few_and_keep_no_reader_out() {
     let crowd: Vec<_> = (0..500).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
     // A connection of its own, after all of these.
     assert_eq!(get(&Scraper::new(port), None).await.status, 401);
-    let open = controller.sockets();
-    println!("{} connections: {} of its sockets before, {open} with them", crowd.len(), before);
-    assert!(open <= before + 64 + 8, "{open} sockets, {before} before");
+    // A busy machine takes a moment to close what is given up.
+    eventually("few are open", async || controller.sockets() <= before + 64 + 8).await;
+    println!(
+        "{} connections: {before} of its sockets before, {} with them",
+        crowd.len(),
+        controller.sockets()
+    );
     end(&controller);
 }
 
