@@ -81,6 +81,8 @@ async fn a_new_secret_is_followed_and_the_management_cluster_never_takes_its_pla
     let machine = until_reason(&world, "False", "KubeconfigSecretInvalid").await;
     assert!(message(&machine).contains("names a file"), "{}", message(&machine));
     assert!(!fs::exists(trap).unwrap(), "a program of a Secret was run");
+    write(&world, &good(&world).to_string()).await;
+    world.until_phase("m", "Active").await;
     // A server that no administrator has listed: it is not even connected to.
     let mut evil = good(&world);
     evil["clusters"][0]["cluster"]["server"] = json!("https://203.0.113.9:6443/somewhere");
