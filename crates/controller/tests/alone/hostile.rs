@@ -26,8 +26,9 @@ fn expected(attack: Attack) -> Option<(&'static str, &'static str)> {
         Attack::EndlessText | Attack::EndlessNodes | Attack::EndlessError => {
             Some(("LimitExceeded", "larger than"))
         }
+        Attack::EndlessPages => Some(("LimitExceeded", "objects")),
         // By the number of objects, or on a busy machine by the time.
-        Attack::EndlessPages | Attack::EmptyPages => Some(("LimitExceeded", "one list ")),
+        Attack::EmptyPages => Some(("LimitExceeded", "one list ")),
         Attack::HugeNodes => Some(("LimitExceeded", "what is kept of its objects is larger than 8 MiB")),
         Attack::EndlessEvent => Some(("LimitExceeded", "one event of a watch is larger than 2 MiB")),
         Attack::LyingError | Attack::LyingEvent => Some(("ConnectionFailed", "403 Forbidden: the user of")),
