@@ -54,8 +54,9 @@ mutants: control-plane ## Make each deliberate wrong change of mutants/ and see 
 	$(XTASK) mutants
 
 .PHONY: campaign
-campaign: control-plane ## Disturb every call of every scenario in every way, and write docs/campaign.md (long)
-	FIVESPOT_CAMPAIGN=1 $(CARGO) test --locked --package fivespot-controller --test campaign -- --nocapture
+campaign: control-plane ## Let everything around us fail in turn, and write docs/campaign.md (hours; PART=NAME for the tests so named)
+	FIVESPOT_CAMPAIGN=1 $(CARGO) test --locked --package fivespot-fleet --test campaign -- --nocapture $(PART)
+	FIVESPOT_CAMPAIGN=1 $(CARGO) test --locked --package fivespot-controller --test campaign -- --nocapture $(PART)
 
 .PHONY: bench
 bench: control-plane ## Measure speed and size, in nanoseconds and in instructions

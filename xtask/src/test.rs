@@ -22,9 +22,10 @@ const ALONE: [(&str, &str); 5] = [
 ];
 
 /// Those of the others that take longest. They begin first, so that none is left over at the end.
-const LONG: [&str; 9] = [
-    "fleet/session",
+const LONG: [&str; 10] = [
     "controller/campaign",
+    "fleet/session",
+    "fleet/campaign",
     "controller/alone",
     "fleet/fleet",
     "testenv/provider",

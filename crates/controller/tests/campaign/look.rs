@@ -11,8 +11,13 @@ use std::collections::BTreeMap;
 pub(crate) struct Look(BTreeMap<String, String>);
 
 impl Look {
-    fn fact(&self, name: &str) -> &str {
+    /// What is said under a name; nothing where nothing is.
+    pub(crate) fn fact(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
     }
 
     pub(crate) fn phase(&self) -> &str {

@@ -17,11 +17,6 @@ pub(crate) fn check(scenario: Scenario, journal: &[Entry]) -> Option<String> {
     broken.into_iter().flatten().next().map(str::to_owned)
 }
 
-/// Whether a call was made, and may have been carried out.
-fn is_done(entry: &Entry) -> bool {
-    entry.code.is_some_and(|code| (200..300).contains(&code))
-}
-
 fn on_machines(entry: &Entry) -> bool {
     entry.path.contains("/cluster.x-k8s.io/") && entry.path.contains("/machines")
 }
@@ -29,7 +24,7 @@ fn on_machines(entry: &Entry) -> bool {
 /// Two Machines for one ScheduledMachine.
 fn second_machine(journal: &[Entry]) -> Option<&'static str> {
     let mut exists = false;
-    for entry in journal.iter().filter(|entry| is_done(entry) && on_machines(entry)) {
+    for entry in journal.iter().filter(|entry| entry.is_done() && on_machines(entry)) {
         match entry.method {
             Method::POST if exists => return Some("a second Machine was created while the first existed"),
             Method::POST => exists = true,
@@ -59,7 +54,7 @@ fn force(scenario: Scenario, journal: &[Entry]) -> Option<&'static str> {
 
 /// `spec.schedule.enabled` is written once for a reclaim, and never otherwise.
 fn disabled_twice(scenario: Scenario, journal: &[Entry]) -> Option<&'static str> {
-    let disables = |entry: &&Entry| is_done(entry) && entry.body.contains("\"enabled\":false");
+    let disables = |entry: &&Entry| entry.is_done() && entry.body.contains("\"enabled\":false");
     let most = usize::from(scenario == Scenario::Reclaim);
     (journal.iter().filter(disables).count() > most)
         .then_some("the schedule was disabled more often than it may be")
@@ -72,8 +67,8 @@ fn cleared_early(journal: &[Entry]) -> Option<&'static str> {
             && entry.body.contains("\"remove\"")
             && entry.body.contains("reclaim-requested")
     };
-    let is_disabling = |entry: &Entry| is_done(entry) && entry.body.contains("\"enabled\":false");
-    let cleared = journal.iter().position(|entry| is_done(entry) && clears(entry))?;
+    let is_disabling = |entry: &Entry| entry.is_done() && entry.body.contains("\"enabled\":false");
+    let cleared = journal.iter().position(|entry| entry.is_done() && clears(entry))?;
     let disabled = journal.iter().position(is_disabling);
     disabled
         .is_none_or(|disabled| disabled > cleared)
@@ -86,7 +81,7 @@ fn exit_not_remembered(scenario: Scenario, journal: &[Entry]) -> Option<&'static
         return None;
     }
     let remembers = |entry: &Entry| {
-        is_done(entry) && entry.path.ends_with("/status") && entry.body.contains("\"shutdown\":{")
+        entry.is_done() && entry.path.ends_with("/status") && entry.body.contains("\"shutdown\":{")
     };
     let leaves = |entry: &Entry| entry.path.ends_with("/eviction") || entry.method == Method::DELETE;
     let left = journal.iter().position(leaves)?;

@@ -5,6 +5,7 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use futures::StreamExt;
 use kube::Client;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -19,7 +20,16 @@ const BODY: usize = 4 << 20;
 pub(crate) struct Call {
     pub(crate) method: Method,
     pub(crate) path: String,
+    pub(crate) query: String,
+    /// How the program presents itself.
+    pub(crate) agent: String,
     pub(crate) body: Value,
+}
+
+impl Call {
+    pub(crate) fn is_watch(&self) -> bool {
+        self.method == Method::GET && self.query.contains("watch=")
+    }
 }
 
 /// What becomes of a call.
@@ -43,7 +53,7 @@ pub(crate) enum Fate {
 
 /// Judges calls, and kills.
 pub(crate) trait Executioner: Send + Sync + 'static {
-    /// Whether reads of single objects are judged beside writes.
+    /// Whether reads are judged beside writes, but for watches.
     const JUDGES_READS: bool = false;
 
     fn judge(&self, call: &Call) -> impl Future<Output = Fate> + Send;
@@ -53,6 +63,14 @@ pub(crate) trait Executioner: Send + Sync + 'static {
 
     /// Returns when the answer to a call, be it a write or a read, may be passed on.
     fn may_be_answered(&self, _: &Call) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
+
+    /// A watch begins.
+    fn watches(&self, _: &Call) {}
+
+    /// Returns when the next events of a watch may be passed on.
+    fn may_flow(&self, _: &Call) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 
@@ -89,9 +107,15 @@ async fn pass<E: Executioner>(
     let (mut parts, body) = request.into_parts();
     let Ok(bytes) = to_bytes(body, BODY).await else { return StatusCode::BAD_REQUEST.into_response() };
     let body = serde_json::from_slice(&bytes).unwrap_or_default();
-    let call = Arc::new(Call { method: parts.method.clone(), path: parts.uri.path().to_owned(), body });
-    let is_judged =
-        call.method != Method::GET || (E::JUDGES_READS && parts.uri.query().unwrap_or_default().is_empty());
+    let agent = parts.headers.get("user-agent").and_then(|agent| agent.to_str().ok()).unwrap_or_default();
+    let call = Arc::new(Call {
+        method: parts.method.clone(),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        agent: agent.to_owned(),
+        body,
+    });
+    let is_judged = call.method != Method::GET || (E::JUDGES_READS && !call.is_watch());
     let fate = if is_judged { executioner.judge(&call).await } else { Fate::Made };
     match fate {
         Fate::DiesBefore => {
@@ -129,9 +153,24 @@ async fn pass<E: Executioner>(
     }
     executioner.may_be_answered(&call).await;
     match answer {
+        Ok(answer) if call.is_watch() => {
+            executioner.watches(&call);
+            answer.map(|events| flowing(Body::new(events), executioner, call))
+        }
         Ok(answer) => answer.map(Body::new),
         Err(error) => (StatusCode::BAD_GATEWAY, error.to_string()).into_response(),
     }
+}
+
+/// The events of a watch, as they may flow.
+fn flowing<E: Executioner>(events: Body, executioner: Arc<E>, call: Arc<Call>) -> Body {
+    Body::from_stream(events.into_data_stream().then(move |part| {
+        let (executioner, call) = (Arc::clone(&executioner), Arc::clone(&call));
+        async move {
+            executioner.may_flow(&call).await;
+            part
+        }
+    }))
 }
 
 /// An error as an API server answers it.

@@ -17,17 +17,26 @@ impl Dice {
         let given = std::env::var("FIVESPOT_SEED").ok().map(|seed| seed.parse().unwrap());
         let seed = given.unwrap_or_else(|| Timestamp::now().as_microsecond().unsigned_abs());
         println!("FIVESPOT_SEED={seed}");
+        Self::seeded(seed)
+    }
+
+    /// One whose numbers are known.
+    pub(crate) fn seeded(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A moment of a span, by the generator called SplitMix64.
+    /// A moment of a span.
     pub(crate) fn within(&mut self, span: Duration) -> Duration {
+        Duration::from_millis(self.below(u64::try_from(span.as_millis()).unwrap()))
+    }
+
+    /// A number from 0, by the generator called SplitMix64.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        Duration::from_millis(z % u64::try_from(span.as_millis()).unwrap())
+        (z ^ (z >> 31)) % end
     }
 }
 
