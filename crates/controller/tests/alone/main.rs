@@ -20,6 +20,7 @@ mod worlds;
 mod chaos;
 mod clock;
 mod ejected;
+mod flooded;
 mod forged;
 mod hostile;
 mod one_node;
