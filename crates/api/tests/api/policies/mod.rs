@@ -5,7 +5,7 @@ mod deletion;
 mod machine_keys;
 mod tenant;
 
-use crate::setup::{apply, cluster, from_root, kubectl, machines, message, read_yaml};
+use crate::setup::{apply, cluster, dry_run, from_root, kubectl, machine, machines, message, read_yaml};
 use fivespot_testenv::{ControlPlane, Identity, eventually};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::{Api, Client};
@@ -83,4 +83,33 @@ async fn the_server_has_no_doubt_about_the_policies() {
         checked += 1;
     }
     assert!(checked >= 6, "{checked}");
+}
+
+/// A message that has a line break in it is not shown by the server: it says "failed expression" and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_with_a_line_break_is_refused_with_the_name_of_its_field() {
+    let (plane, client, namespace) = cluster("line-breaks").await;
+    let api = machines(&client, &namespace);
+    let user = "liz";
+    for resource in RIGHTS_OF_AUTHORS {
+        grant(plane, &namespace, user, resource);
+    }
+    let without_secrets = as_user(plane, user, &namespace).await;
+    eventually("the rights are there", async || dry_run(&without_secrets, &machine("one")).await.is_ok())
+        .await;
+    for (api, path, value) in [
+        (&api, "bootstrapSpec.kind", json!("a\nb")),
+        (&api, "infrastructureSpec.kind", json!("a\nb")),
+        (&api, "bootstrapSpec.namespace", json!("a\nb")),
+        (&api, "infrastructureSpec.namespace", json!("a\nb")),
+        (&api, "machineTemplate.labels", json!({"a\nb/c": "d"})),
+        (&api, "machineTemplate.annotations", json!({"a\nb/c": "d"})),
+        (&without_secrets, "kubeconfigSecretRef", json!({"name": "a\nb"})),
+    ] {
+        let mut object = machine("odd");
+        *path.split('.').fold(&mut object["spec"], |at, field| &mut at[field]) = value;
+        let refused = dry_run(api, &object).await.expect_err(path);
+        let names_it = refused.contains(&format!("spec.{path}")) && !refused.contains("failed expression");
+        assert!(names_it, "{path}: {refused}");
+    }
 }
