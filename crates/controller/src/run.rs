@@ -243,13 +243,8 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
         });
         due.sort_by_cached_key(|(_, key)| Reverse(worker.priority(key)));
         for (failures, key) in due {
-            let (of_pass, worker, name) = (Arc::clone(desk), Arc::clone(worker), key.clone());
-            let mut under_way = desk.passes.lock().unwrap_or_else(PoisonError::into_inner);
-            let pass = passes.spawn(async move {
-                let mut done = Done { desk: of_pass, key, outcome: None };
-                done.outcome = Some(worker.pass(&done.key, failures).await);
-            });
-            under_way.insert(name, pass);
+            let (worker, name) = (Arc::clone(worker), key.clone());
+            start(desk, passes, key, async move { worker.pass(&name, failures).await });
         }
         let next = desk.with(|queue| queue.next_at());
         let due = async {
@@ -274,6 +269,25 @@ async fn work(desk: &Arc<Desk>, worker: &Arc<Worker>, passes: &mut JoinSet<()>) 
             }
         }
     }
+}
+
+/// Starts a pass. However it ends, the queue hears of it: also if it is ended before it has begun.
+fn start(
+    desk: &Arc<Desk>,
+    passes: &mut JoinSet<()>,
+    key: Key,
+    pass: impl Future<Output = Outcome> + Send + 'static,
+) {
+    let name = key.clone();
+    // Made here: a task that is ended before it was polled runs nothing, and drops what it was given.
+    let done = Done { desk: Arc::clone(desk), key, outcome: None };
+    let mut under_way = desk.passes.lock().unwrap_or_else(PoisonError::into_inner);
+    let pass = passes.spawn(async move {
+        // The whole of it is moved in, and not the field that is written alone.
+        let mut done = done;
+        done.outcome = Some(pass.await);
+    });
+    under_way.insert(name, pass);
 }
 
 /// A pass that is under way. One that panics must not keep its machine from ever being looked at again.
@@ -402,4 +416,30 @@ async fn serve(
     let metrics_port = serve_metrics(metrics_at, Arc::new(registry), &options.metrics, client).await?;
     tracing::info!(address = %options.listen_address, health_port, metrics_port, "listening");
     Ok(metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kill switch may be set between the moment a pass is started and the moment its task begins to run.
+    #[tokio::test]
+    async fn a_pass_that_is_ended_before_it_begins_is_made_again() {
+        let desk = Arc::new(Desk {
+            share: Arc::new(Share::DryRun),
+            queue: Mutex::default(),
+            ring: Notify::new(),
+            passes: Mutex::default(),
+            ended: Notify::new(),
+        });
+        let (key, mut passes) = (Key::new("default", "m"), JoinSet::new());
+        desk.touch(&key, Change::World);
+        assert_eq!(desk.with(|queue| queue.next(Instant::now())), Some(key.clone()));
+        start(&desk, &mut passes, key.clone(), std::future::pending());
+        // The task has not run: this test has one thread, and has not waited for anything.
+        desk.touch(&key, Change::Urgent);
+        while passes.join_next().await.is_some() {}
+        assert_eq!(desk.with(|queue| queue.next(Instant::now())), Some(key));
+        assert!(desk.under_way(&BTreeSet::from([0])).is_empty(), "and nobody waits for it");
+    }
 }
