@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 use crate::schema::{Field, field, overlay};
+use fivespot_core::fleet::phase::Phase;
+use fivespot_core::fleet::record::Record;
 
 /// Requirements, spreads and taints of one object; more is a mistake, and a rollup carries all of them.
 const ITEMS: usize = 64;
@@ -222,10 +224,6 @@ pub struct AvailableCapacitySpec {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AvailableCapacityStatus {}
 
-/// The phases of an UpcomingNode, in the order in which a machine goes through them.
-pub const UPCOMING_PHASES: [&str; 7] =
-    ["Provisioning", "Launched", "Registered", "Ready", "Draining", "Drained", "Failed"];
-
 /// The definitions of the kinds that a cluster and its fleet speak through.
 ///
 /// # Panics
@@ -290,6 +288,44 @@ fn upcoming_table() -> Vec<Field> {
         field("spec.resources{}").says(AMOUNT),
         field("spec.taints").max_items(ITEMS),
         field("status").required(&["phase"]),
-        field("status.phase").one_of(&UPCOMING_PHASES),
+        field("status.phase").one_of(&Phase::ALL.map(Phase::as_str)),
     ]
+}
+
+/// Reads the annotation of a Node that is taken back. One that cannot be read was not written by the operator.
+pub fn read_record(text: &str) -> Option<Record> {
+    serde_json::from_str(text).ok()
+}
+
+/// The annotation of a Node that is taken back.
+pub fn record_text(record: &Record) -> String {
+    // Texts, numbers and dates: writing them cannot fail.
+    serde_json::to_string(record).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fivespot_core::fleet::record::{Order, accept, read_grace};
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        let received_at = "2027-01-15T08:00:00Z".parse().unwrap();
+        let order = Order {
+            instruction: Some("a".into()),
+            machine: "m".into(),
+            received_at,
+            grace: read_grace(600),
+            preemptor_priority: 0,
+        };
+        let record = accept(None, &order, false, received_at).record().clone();
+        assert_eq!(
+            record_text(&record),
+            r#"{"instructions":["a"],"machine":"m","acceptedAt":"2027-01-15T08:00:00Z","cordonedAt":"2027-01-15T08:00:00Z","deadline":"2027-01-15T08:10:00Z","preemptorPriority":0,"cordonedByUs":true}"#
+        );
+        assert_eq!(read_record(&record_text(&record)), Some(record));
+        for odd in ["", "{}", "null", "[1]"] {
+            assert_eq!(read_record(odd), None);
+        }
+    }
 }

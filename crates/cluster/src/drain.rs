@@ -6,7 +6,7 @@ use crate::gate::Admission;
 use crate::node::PodItem;
 use crate::permission::Permission;
 use crate::workload::Reached;
-use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId};
+use fivespot_core::drain::{Attempt, Attempts, Outcome, Pod, PodId, Way};
 use fivespot_core::text::{QUOTE_BYTES, printable};
 use futures::StreamExt;
 use kube::core::response::Status;
@@ -25,18 +25,6 @@ pub(crate) async fn pods(reached: &Reached, node: &str) -> Result<Vec<Pod>, Erro
     };
     let pods = list_all::<PodItem>(&format!("list the pods of Node {node}"), &source).await?;
     Ok(pods.into_iter().map(|PodItem(pod)| pod).collect())
-}
-
-/// How pods are asked to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// As far as disruption budgets allow.
-    Evict {
-        /// Seconds that the pod has to end, in the place of its own.
-        grace: Option<u32>,
-    },
-    /// At once, whatever budgets say.
-    Force,
 }
 
 /// Asks each pod once.

@@ -2,7 +2,7 @@
 
 use crate::cache::Key;
 use crate::capi::CapiVersion;
-use crate::drain::{self, Way};
+use crate::drain;
 use crate::error::{Error, Retry, call};
 use crate::event::Event;
 use crate::gate::{Admission, Rank};
@@ -14,7 +14,7 @@ use crate::watched::Watched;
 use crate::workload::Reached;
 use fivespot_api::names::{self, CONTROLLER};
 use fivespot_api::{ScheduledMachineStatus, Writing};
-use fivespot_core::drain::{Attempts, PodId};
+use fivespot_core::drain::{Attempts, PodId, Way};
 use fivespot_core::intent::Intent;
 use fivespot_core::lifecycle::{Action, Decision, Failure, Note, Part, Phase};
 use fivespot_core::observed::{Observed, Version};

@@ -209,6 +209,18 @@ fn is_paced(pod: &Pod, setting: Setting) -> bool {
     !setting.forced && came_after && setting.now.duration_since(pod.created_at) < PACE
 }
 
+/// How pods are asked to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// As far as disruption budgets allow.
+    Evict {
+        /// Seconds that the pod has to end, in the place of its own.
+        grace: Option<u32>,
+    },
+    /// At once, whatever budgets say.
+    Force,
+}
+
 /// What came of asking one pod to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {

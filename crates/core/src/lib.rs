@@ -20,6 +20,8 @@
 //!
 //! When several instances of the controller share the work, [`slots`] says which of them has which machine.
 //!
+//! What a BigFleet shard gives to a cluster and takes back is decided in [`fleet`].
+//!
 //! On a machine that is lent, [`process`] says whether a process is one that its owner wants it back for.
 //!
 //! Whatever others wrote and people are shown goes through [`text`].
@@ -28,6 +30,7 @@ pub mod claim;
 pub mod drain;
 pub mod duration;
 pub mod field;
+pub mod fleet;
 pub mod host;
 pub mod intent;
 pub mod lifecycle;

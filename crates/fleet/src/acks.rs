@@ -4,7 +4,7 @@
 //! and of those that wait in a queue only the newest counts. So an ack is taken for the oldest rollup that may be meant,
 //! and a request is said to be heard of too late rather than too early.
 
-use crate::desk::lock;
+use crate::lock;
 use fivespot_cluster::Key;
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -4,10 +4,8 @@
 //!   it, and `acks` what it has heard of;
 //! - [`demand`] tells what the cluster wants ([`rollup`], [`quantity`]), [`template`] what makes a machine join,
 //!   [`available`] writes down what could be had;
-//! - [`desk`] sorts what the shard says by machine (`instructions` knows what came before); `machine` does it, one thing
-//!   after the other, and `drains` empties Nodes;
-//! - what is decided is decided by [`resolve`] (which Node), `heard` (whether it is still meant), [`record`] (what stands on
-//!   it), [`phase`] (what a state means), [`plan`] (which pods go next) and [`backoff`], without clock and network;
+//! - what is decided about machines is decided by [`fivespot_core::fleet`]: [`owner`] has its state and puts one input
+//!   after the other to it, [`perform`] does what comes of it, `drains` empties Nodes, `report` logs and counts;
 //! - [`options`], [`metrics`], [`seen`], `alone` and [`run`] make a process of it, one that speaks for the cluster alone.
 //!
 //! All memory of a reclaim is on its Node. It evicts, and deletes a pod only if `--on-deadline=force` says so.
@@ -17,20 +15,15 @@ mod alone;
 pub mod available;
 pub mod backoff;
 pub mod demand;
-pub mod desk;
 mod drains;
-mod heard;
-mod instructions;
-mod machine;
 pub mod metrics;
 pub mod options;
 pub mod outbox;
-pub mod phase;
-pub mod plan;
+pub mod owner;
+pub mod perform;
 pub mod quantity;
 pub mod rate;
-pub mod record;
-pub mod resolve;
+mod report;
 pub mod rollup;
 pub mod run;
 pub mod seen;
@@ -38,3 +31,10 @@ pub mod session;
 pub mod template;
 mod tls;
 pub mod wire;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a panic left behind is as good as what was there before it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,7 +1,7 @@
 //! What is counted.
 
-use crate::record::Outcome;
-use crate::resolve::Rule;
+use fivespot_core::fleet::Rule;
+use fivespot_core::fleet::record::Outcome;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -53,10 +53,10 @@ impl Metrics {
             writes: Family::default(),
         };
         for rule in Rule::ALL {
-            let _ = metrics.resolved.get_or_create(&By { result: rule.word() });
+            let _ = metrics.resolved.get_or_create(&By { result: rule.as_str() });
         }
         for outcome in [Outcome::Drained, Outcome::Failed] {
-            let _ = metrics.drains.get_or_create(&By { result: outcome.word() });
+            let _ = metrics.drains.get_or_create(&By { result: outcome.as_str() });
         }
         let registry = registry.sub_registry_with_prefix("fivespot_fleet");
         registry.register("connected", "Whether the shard has said hello", metrics.connected.clone());

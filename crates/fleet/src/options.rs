@@ -1,9 +1,9 @@
 //! Flags and their environment variables. A flag beats its variable.
 
-use crate::plan::{LossyPods, OnDeadline, Policy};
-use clap::Parser;
 use clap::builder::BoolishValueParser;
 use clap::{ArgAction, ArgGroup};
+use clap::{Parser, ValueEnum};
+use fivespot_core::fleet::pods::{self, Policy};
 use fivespot_ops::admin::MetricsOptions;
 use fivespot_ops::logs::Format;
 use std::net::SocketAddr;
@@ -112,6 +112,24 @@ pub struct Options {
     pub log_format: Format,
 }
 
+/// Pods that nobody makes again, or that lose what they have written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LossyPods {
+    /// Evict them like all others: the machine goes.
+    Evict,
+    /// Wait for somebody to move them; the drain fails at its deadline if nobody does.
+    Block,
+}
+
+/// The end of a drain that is not complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnDeadline {
+    /// It has failed, and says why.
+    Fail,
+    /// What is left is deleted without grace, whatever budgets say.
+    Force,
+}
+
 /// The files of mutual TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
@@ -137,7 +155,17 @@ impl Options {
     /// What is chosen about pods.
     pub fn policy(&self) -> Policy {
         let Self { lossy_pods, cap_pod_grace, on_deadline, .. } = *self;
-        Policy { lossy_pods, cap_pod_grace, on_deadline }
+        Policy {
+            lossy_pods: match lossy_pods {
+                LossyPods::Evict => pods::LossyPods::Evict,
+                LossyPods::Block => pods::LossyPods::Block,
+            },
+            cap_pod_grace,
+            on_deadline: match on_deadline {
+                OnDeadline::Fail => pods::OnDeadline::Fail,
+                OnDeadline::Force => pods::OnDeadline::Force,
+            },
+        }
     }
 
     /// The files of mutual TLS, if it is wanted.
@@ -190,8 +218,11 @@ mod tests {
         assert!(!plain.observe_only && plain.tls().is_none());
         assert_eq!(plain.policy(), Policy::default());
         let all = ["--lossy-pods=block", "--cap-pod-grace", "--on-deadline=force"];
-        let chosen =
-            Policy { lossy_pods: LossyPods::Block, cap_pod_grace: true, on_deadline: OnDeadline::Force };
+        let chosen = Policy {
+            lossy_pods: pods::LossyPods::Block,
+            cap_pod_grace: true,
+            on_deadline: pods::OnDeadline::Force,
+        };
         assert_eq!(read(&all).unwrap().policy(), chosen);
         assert!(read(&["--observe-only"]).unwrap().observe_only);
         assert!(read(&["--tls-cert=a", "--tls-key=b", "--tls-ca=c"]).unwrap().tls().is_some());

@@ -3,19 +3,20 @@
 use crate::alone;
 use crate::available::Available;
 use crate::demand::Demand;
-use crate::desk::{Desk, Parts, Settings};
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::outbox::Outbox;
+use crate::owner::{Inputs, Owner};
+use crate::perform::Performer;
 use crate::rate::Rates;
-use crate::resolve::{NodeView, UpcomingView};
 use crate::seen::{NODES, REQUESTS, RequestView, UPCOMING};
 use crate::session::{Session, Standing};
 use crate::template::Template;
 use anyhow::Context;
-use fivespot_api::names::{FLEET, upcoming_node};
+use fivespot_api::names::FLEET;
 use fivespot_cluster::fleet::Fleet;
 use fivespot_cluster::{Cache, Caller, Health, Item, Key, connect_to};
+use fivespot_core::fleet::{Input, NodeFacts, Settings, UpcomingFacts};
 use fivespot_ops::admin::{Check, Checks, serve_all, serve_health, serve_metrics};
 use fivespot_ops::shutdown;
 use fivespot_ops::slots::Holdings;
@@ -23,7 +24,7 @@ use jiff::SignedDuration;
 use kube::Client;
 use prometheus_client::registry::Registry;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -118,12 +119,12 @@ async fn serve(options: &Options, client: &Client, checks: Checks, registry: Reg
 struct Operator {
     client: Client,
     fleet: Fleet,
-    nodes: Cache<NodeView>,
-    upcoming: Cache<UpcomingView>,
+    nodes: Cache<NodeFacts>,
+    upcoming: Cache<UpcomingFacts>,
     requests: Cache<RequestView>,
     outbox: Arc<Outbox>,
     metrics: Metrics,
-    desk: Arc<Desk>,
+    inputs: Inputs,
     available: Arc<Available>,
     standing: Arc<Standing>,
     forget_after: Duration,
@@ -140,17 +141,20 @@ impl Operator {
         let settings = Settings {
             default_grace: SignedDuration::try_from(options.default_grace).context("--default-grace")?,
             observe_only: options.observe_only,
-            own: (options.lease_namespace.clone(), options.pod_name.clone()),
-            policy: options.policy(),
         };
-        let parts = Parts {
+        let (owner, inputs) = Owner::new(settings);
+        let performer = Arc::new(Performer {
             fleet: fleet.clone(),
             nodes: nodes.clone(),
-            upcoming: upcoming.clone(),
             outbox: Arc::clone(&outbox),
             metrics: metrics.clone(),
             rates: Rates::new(options.evictions_per_second),
-        };
+            inputs: inputs.clone(),
+            policy: options.policy(),
+            own: (options.lease_namespace.clone(), options.pod_name.clone()),
+            drains: Mutex::default(),
+        });
+        tokio::spawn(owner.run(performer));
         Ok(Self {
             client,
             available: Arc::new(Available::new(fleet.clone(), metrics.clone())),
@@ -160,7 +164,7 @@ impl Operator {
             requests: Cache::new("CapacityRequests"),
             outbox,
             metrics,
-            desk: Desk::new(parts, settings),
+            inputs,
             standing: Arc::default(),
             forget_after: options.forget_after,
         })
@@ -180,7 +184,7 @@ impl Operator {
             template,
             interval: options.rollup_interval,
             demand: Arc::new(demand),
-            desk: Arc::clone(&self.desk),
+            inputs: self.inputs.clone(),
             available: Arc::clone(&self.available),
             outbox: Arc::clone(&self.outbox),
             metrics: self.metrics.clone(),
@@ -194,13 +198,18 @@ impl Operator {
         session: Session,
         stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
-        let (nodes, upcoming, desk) = (self.nodes.clone(), self.upcoming.clone(), Arc::clone(&self.desk));
+        let (nodes, upcoming) = (self.nodes.clone(), self.upcoming.clone());
+        let (fleet, inputs) = (self.fleet.clone(), self.inputs.clone());
         async move {
             // What the shard says can be carried out only by who knows the Nodes.
             tokio::join!(nodes.synced(), upcoming.synced());
             let resume = async {
-                while let Err(error) = desk.resume().await {
-                    tracing::warn!(%error, "what another process began is not known yet");
+                // They are asked of the server, since what a watch shows may be of a moment before.
+                loop {
+                    match fleet.taken().await {
+                        Ok(taken) => break inputs.lead(&taken),
+                        Err(error) => tracing::warn!(%error, "what another process began is not known yet"),
+                    }
                     tokio::time::sleep(AGAIN).await;
                 }
                 std::future::pending::<()>().await;
@@ -215,8 +224,10 @@ impl Operator {
     /// Watches for ever.
     async fn watch(&self) {
         tokio::join!(
-            follow(&self.fleet, &self.nodes, NODES, |_| self.desk.node_changed()),
-            follow(&self.fleet, &self.upcoming, UPCOMING, |_| {}),
+            follow(&self.fleet, &self.nodes, NODES, |key| self.inputs.node_changed(key, &self.nodes)),
+            follow(&self.fleet, &self.upcoming, UPCOMING, |key| {
+                self.inputs.upcoming_changed(key, &self.upcoming);
+            }),
             follow(&self.fleet, &self.requests, REQUESTS, |_| {}),
             self.available.run(),
             self.sweep(),
@@ -233,28 +244,7 @@ impl Operator {
             if since.elapsed() < self.forget_after {
                 continue;
             }
-            let heard = self.desk.heard();
-            self.desk.prune();
-            for (_, it) in self.upcoming.all() {
-                if heard.contains(&it.machine) || self.desk.find(&it.machine).is_some() {
-                    continue;
-                }
-                let name = upcoming_node(&it.machine);
-                let outcome = async {
-                    if let Some(found) = self.fleet.upcoming(&name).await? {
-                        let uid = found.metadata.uid.unwrap_or_default();
-                        tracing::info!(
-                            machine = it.machine,
-                            "the shard does not know it any more: forgotten"
-                        );
-                        self.fleet.delete_upcoming(&name, &uid).await?;
-                    }
-                    Ok::<(), fivespot_cluster::Error>(())
-                };
-                if let Err(error) = outcome.await {
-                    tracing::warn!(%error, "a machine could not be forgotten");
-                }
-            }
+            self.inputs.put(Input::Sweep);
         }
     }
 
@@ -262,7 +252,7 @@ impl Operator {
     async fn say_last_acks(&self) {
         let began = Instant::now();
         let is_done =
-            || self.standing.look().is_err() || (self.desk.is_settled() && self.outbox.is_flushed());
+            || self.standing.look().is_err() || (self.inputs.are_settled() && self.outbox.is_flushed());
         while began.elapsed() < LAST_ACKS && !is_done() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
@@ -288,7 +278,7 @@ impl Operator {
                 None => Ok("alive".to_owned()),
             }
         });
-        let (standing, desk) = (Arc::clone(&self.standing), Arc::clone(&self.desk));
+        let (standing, inputs) = (Arc::clone(&self.standing), self.inputs.clone());
         let ready: Check = Arc::new(move || {
             for (what, Health { synced, failure, .. }) in health() {
                 if !synced {
@@ -304,7 +294,7 @@ impl Operator {
                 };
             }
             standing.look().map_err(|why| format!("no session: {why}"))?;
-            Ok(format!("ready; drains under way: {}", desk.drains.len()))
+            Ok(format!("ready; drains under way: {}", inputs.drains()))
         });
         Checks { alive, ready }
     }

@@ -7,16 +7,21 @@ use crate::acks::Acks;
 use crate::available::Available;
 use crate::backoff::{Backoff, Ending};
 use crate::demand::Demand;
-use crate::desk::{Desk, lock};
+use crate::lock;
 use crate::metrics::{Metrics, count};
 use crate::options::TlsFiles;
 use crate::outbox::Outbox;
+use crate::owner::Inputs;
+use crate::quantity::readable;
 use crate::template::Template;
 use crate::tls::Identity;
 use crate::wire::operator_message::Payload;
 use crate::wire::shard_client::ShardClient;
 use crate::wire::shard_message::Payload as FromShard;
-use crate::wire::{BootstrapBlobResponse, BootstrapRequest, Hello, ShardMessage};
+use crate::wire::{
+    self, BootstrapBlobResponse, BootstrapRequest, Hello, NodeStateUpdate, ReclaimInstruction, ShardMessage,
+};
+use fivespot_core::fleet::{Input, Instruction, MachineSpec, MachineState, MachineTaint, MachineUpdate};
 use fivespot_core::text::{MESSAGE_BYTES, printable};
 use hyper_util::client::legacy::connect::HttpConnector;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -63,8 +68,8 @@ pub struct Session {
     pub interval: Duration,
     /// What the cluster wants.
     pub demand: Arc<Demand>,
-    /// Who does what the shard wants.
-    pub desk: Arc<Desk>,
+    /// Where what the shard says of machines goes.
+    pub inputs: Inputs,
     /// Where hints go.
     pub available: Arc<Available>,
     /// What is said to the shard.
@@ -186,7 +191,7 @@ impl Session {
             Ok(Err(failure)) => return Some(failure),
             Err(_) => return Some(Failure::Unreachable(format!("no answer within {} s", DIAL.as_secs()))),
         };
-        self.desk.begin_session();
+        self.inputs.put(Input::SessionBegan);
         let (acks, answers) = (Arc::new(Acks::default()), Arc::new(tokio::sync::Notify::new()));
         let teller = Teller {
             demand: Arc::clone(&self.demand),
@@ -271,8 +276,12 @@ impl Session {
                     tracing::debug!(echo = ack.echo, "acknowledged");
                 }
                 Some(FromShard::BootstrapRequest(request)) => self.bootstrap(&request),
-                Some(FromShard::ReclaimInstruction(instruction)) => self.desk.instruct(instruction),
-                Some(FromShard::NodeStateUpdate(update)) => self.desk.update(update),
+                Some(FromShard::ReclaimInstruction(instruction)) => {
+                    self.inputs.put(Input::Instruction(read_instruction(instruction)));
+                }
+                Some(FromShard::NodeStateUpdate(update)) => {
+                    self.inputs.put(Input::Update(read_update(update)));
+                }
                 Some(FromShard::AvailableCapacity(update)) => self.available.put(update),
                 None => tracing::debug!("the shard said something that is not known here"),
             }
@@ -290,6 +299,43 @@ impl Session {
         count(&self.metrics.bootstraps, if is_ours { "answered" } else { "refused" });
         let request_id = request.request_id.clone();
         self.outbox.answer(BootstrapBlobResponse { request_id, user_data, ttl_seconds: TTL, error });
+    }
+}
+
+fn read_instruction(instruction: ReclaimInstruction) -> Instruction {
+    Instruction {
+        id: instruction.instruction_id,
+        entries: instruction.nodes,
+        grace_seconds: instruction.grace_period_seconds,
+        preemptor_priority: instruction.preemptor_priority,
+    }
+}
+
+fn read_update(update: NodeStateUpdate) -> MachineUpdate {
+    let state = match update.state() {
+        wire::MachineState::Unspecified => MachineState::Unspecified,
+        wire::MachineState::Speculative => MachineState::Speculative,
+        wire::MachineState::Creating => MachineState::Creating,
+        wire::MachineState::Idle => MachineState::Idle,
+        wire::MachineState::Configuring => MachineState::Configuring,
+        wire::MachineState::Configured => MachineState::Configured,
+        wire::MachineState::Draining => MachineState::Draining,
+        wire::MachineState::Deleting => MachineState::Deleting,
+        wire::MachineState::Failed => MachineState::Failed,
+    };
+    let resources = readable(update.resources.as_ref());
+    let taint =
+        |taint: wire::Taint| MachineTaint { key: taint.key, value: taint.value, effect: taint.effect };
+    MachineUpdate {
+        machine: update.machine_id,
+        state,
+        provider_id: update.provider_id,
+        last_error: update.last_error,
+        spec: MachineSpec {
+            labels: update.labels.into_iter().collect(),
+            resources: resources.into_iter().map(|(name, amount)| (name, amount.0)).collect(),
+            taints: update.taints.into_iter().map(taint).collect(),
+        },
     }
 }
 

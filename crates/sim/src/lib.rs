@@ -14,5 +14,6 @@ pub mod actors;
 pub mod cells;
 pub mod controller;
 pub mod diagram;
+pub mod fleet;
 pub mod rules;
 pub mod world;

@@ -21,7 +21,7 @@ mod tally;
 
 use axum::http::Method;
 use disturbance::{Disturber, Entry, Fault, Plan, a_tenth};
-use fivespot_fleet::record::Record;
+use fivespot_api::fleet::read_record;
 use fivespot_fleet::wire::MachineState::{Configured, Draining};
 use futures::future::join_all;
 use harness::shard::PlayedShard;
@@ -110,7 +110,7 @@ impl Batch {
         for node in self.yard.nodes().list(&all).await.unwrap() {
             let Some(look) = looks.get_mut(node.name_any().as_str()) else { continue };
             let record = node.annotations().get("5spot.finos.org/fleet-reclaim");
-            if let Some(record) = record.map(|text| Record::read(text).unwrap()) {
+            if let Some(record) = record.map(|text| read_record(text).unwrap()) {
                 let (by_us, outcome) = (record.cordoned_by_us, record.outcome);
                 look.insert("record", format!("{:?} {by_us} {outcome:?}", record.instructions.len()));
             }

@@ -3,7 +3,7 @@
 use crate::harness::shard::{PlayedShard, update};
 use crate::harness::yard::Yard;
 use crate::harness::{Operator, plane, requests};
-use fivespot_fleet::record::Outcome;
+use fivespot_core::fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Configuring, Creating, Draining, Failed, Idle};
 use fivespot_fleet::wire::operator_message::Payload as Heard;
 use fivespot_fleet::wire::shard_message::Payload as Said;

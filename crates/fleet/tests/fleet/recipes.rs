@@ -4,7 +4,7 @@ use crate::harness::front::Front;
 use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
 use crate::harness::{CLUSTER, Operator, from_root, plane};
-use fivespot_fleet::record::Outcome;
+use fivespot_core::fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Configuring, Draining, Idle};
 use fivespot_testenv::{build_programs, eventually};
 use jiff::Timestamp;

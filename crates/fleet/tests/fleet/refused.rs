@@ -3,7 +3,7 @@
 use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
 use crate::harness::{Forbidden, Operator, plane};
-use fivespot_fleet::record::Outcome;
+use fivespot_core::fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Draining, Idle};
 use fivespot_testenv::eventually;
 use std::time::Duration;
@@ -142,4 +142,44 @@ async fn a_node_that_could_not_be_cordoned_in_its_time_has_failed_and_is_not_giv
     shard.instruct("anew", &["over-0"], 60);
     assert_eq!(shard.acked("anew").await.1, 1);
     yard.until_phase("over-0", "Drained").await;
+}
+
+/// A second instruction can only bring the deadline forward. It does not wait behind the first, whose time is long.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_instruction_is_acked_and_obeyed_while_the_first_cannot_be_carried_out() {
+    let (plane, _turn) = plane().await;
+    let yard = Yard::new(plane, "second").await;
+    let shard = PlayedShard::start().await;
+    for node in ["second-0", "second-1"] {
+        yard.node(node, |_| {}).await;
+        yard.pod(node, &format!("{node}-web"), |_| {}).await;
+    }
+    shard.bind(&[("second-0", Configured), ("second-1", Configured)]);
+    let operator = Operator::start(plane, "second", &shard.address, &[]);
+    for machine in ["second-0", "second-1"] {
+        yard.until_phase(machine, "Ready").await;
+    }
+    let forbidden = Forbidden::take(plane, "nodes").await;
+    shard.instruct("long-0", &["second-0"], 600);
+    shard.instruct("long-1", &["second-1"], 600);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    // The time of one is over before the server allows anything, that of the other is not.
+    shard.instruct("short-0", &["second-0"], 4);
+    shard.instruct("short-1", &["second-1"], 30);
+    let told = std::time::Instant::now();
+    assert_eq!(shard.acked("short-0").await.1, 0, "{}", operator.log());
+    assert!(told.elapsed() < Duration::from_secs(15), "it was acked after {:?}", told.elapsed());
+    let error = yard.until_phase("second-0", "Failed").await;
+    assert!(error.contains("could not be cordoned before the deadline"), "{error}");
+    assert_eq!(shard.acked("long-0").await.1, 0, "a later deadline gives no more time");
+    drop(forbidden);
+    for instruction in ["long-1", "short-1"] {
+        assert_eq!(shard.acked(instruction).await.1, 1, "{}", operator.log());
+    }
+    yard.until_phase("second-1", "Drained").await;
+    let record = yard.record("second-1").await.unwrap();
+    assert_eq!(record.instructions, ["long-1", "short-1"]);
+    let time = record.deadline.duration_since(record.accepted_at).as_secs();
+    assert!((30..=32).contains(&time), "the deadline is that of the second: {time} s after the first came");
+    assert!(!yard.is_cordoned("second-0").await, "its time is over");
 }

@@ -1,8 +1,9 @@
 //! Nodes without machines: registered, heartbeats and all, and a kubelet that ends pods.
 
 use super::PATIENCE;
+use fivespot_api::fleet::read_record;
 use fivespot_api::fleet::{CapacityRequest, UpcomingNode};
-use fivespot_fleet::record::Record;
+use fivespot_core::fleet::record::Record;
 use fivespot_testenv::ControlPlane;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -204,7 +205,7 @@ impl Yard {
 
     pub(crate) async fn record(&self, node: &str) -> Option<Record> {
         let text = self.annotation(node, "5spot.finos.org/fleet-reclaim").await?;
-        Some(Record::read(&text).unwrap())
+        Some(read_record(&text).unwrap())
     }
 
     /// Phase of the UpcomingNode of a machine, and its last error.

@@ -4,7 +4,7 @@ use crate::harness::shard::{PlayedShard, update};
 use crate::harness::yard::Yard;
 use crate::harness::{Forbidden, Operator, PATIENCE, plane, requests};
 use crate::proxy::{Call, Executioner, Fate, Proxy};
-use fivespot_fleet::record::Outcome;
+use fivespot_core::fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Creating, Draining, Idle};
 use fivespot_fleet::wire::shard_message::Payload as Said;
 use fivespot_fleet::wire::{AvailableCapacityUpdate, NodeStateUpdate};
@@ -254,7 +254,11 @@ async fn the_second_operator_waits_and_goes_on_when_the_first_ends() {
     println!("the second operator spoke {:?} after the first was asked to end", began.elapsed());
     yard.drop_budget("held").await;
     yard.until_empty("two-0").await;
-    assert!(second.log().contains("goes on with a drain that another process began"), "{}", second.log());
+    assert!(
+        second.log().contains("goes on with a drain whose record stands on the Node"),
+        "{}",
+        second.log()
+    );
 }
 
 /// One thing that a rule allows.

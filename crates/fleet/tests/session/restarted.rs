@@ -4,7 +4,7 @@ use crate::harness::shard::PlayedShard;
 use crate::harness::yard::Yard;
 use crate::harness::{Operator, plane};
 use crate::proxy::{Call, Executioner, Fate, Proxy};
-use fivespot_fleet::record::Outcome;
+use fivespot_core::fleet::record::Outcome;
 use fivespot_fleet::wire::MachineState::{Configured, Draining};
 use fivespot_testenv::{eventually, is_proof};
 use serde_json::json;

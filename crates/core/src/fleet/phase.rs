@@ -1,7 +1,7 @@
 //! What the state of a machine means for its UpcomingNode and for its Node.
 
-use crate::record::{Outcome, Record};
-use crate::wire::MachineState;
+use super::MachineState;
+use super::record::{Outcome, Record};
 
 /// How far a machine is, as an UpcomingNode tells it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Phase {
     ];
 
     /// As it is written.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Provisioning => "Provisioning",
             Self::Launched => "Launched",
@@ -49,7 +49,7 @@ impl Phase {
 
     /// As it is read.
     pub fn read(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|phase| phase.word() == word)
+        Self::ALL.into_iter().find(|phase| phase.as_str() == word)
     }
 }
 
@@ -143,7 +143,7 @@ impl From<Outcome> for Phase {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Order, accept, read_grace};
+    use crate::fleet::record::{Order, accept, read_grace};
     use expect_test::expect;
     use jiff::Timestamp;
     use std::fmt::Write as _;
@@ -158,18 +158,6 @@ mod tests {
         };
         Record { outcome, ..accept(None, &order, false, Timestamp::UNIX_EPOCH).record().clone() }
     }
-
-    const STATES: [MachineState; 9] = [
-        MachineState::Unspecified,
-        MachineState::Speculative,
-        MachineState::Creating,
-        MachineState::Idle,
-        MachineState::Configuring,
-        MachineState::Configured,
-        MachineState::Draining,
-        MachineState::Deleting,
-        MachineState::Failed,
-    ];
 
     #[test]
     fn a_state_that_an_instruction_has_overtaken_does_not_call_it_off() {
@@ -188,7 +176,7 @@ mod tests {
 
     fn word(step: Step) -> &'static str {
         match step {
-            Step::Put(Some(phase)) => phase.word(),
+            Step::Put(Some(phase)) => phase.as_str(),
             Step::Put(None) => "keep",
             Step::Remove { after_failure: false } => "remove",
             Step::Remove { after_failure: true } => "tell, remove",
@@ -204,7 +192,7 @@ mod tests {
         let mut table = String::new();
         let records = [None, Some(record(None)), Some(record(Some(Outcome::Failed)))];
         let phases = [None].into_iter().chain(Phase::ALL.map(Some));
-        for state in STATES {
+        for state in MachineState::ALL {
             for phase in phases.clone() {
                 let cells = records.each_ref().map(|record| {
                     let (exists, record) = (phase.is_some(), record.as_ref());
@@ -212,9 +200,9 @@ mod tests {
                     let words = steps.into_iter().map(word).collect::<Vec<_>>().join(", ");
                     if words.is_empty() { "-".to_owned() } else { words }
                 });
-                let phase = phase.map_or("absent", Phase::word);
+                let phase = phase.map_or("absent", Phase::as_str);
                 let [none, running, ended] = cells;
-                let state = state.as_str_name().trim_start_matches("MACHINE_STATE_");
+                let state = state.as_str();
                 writeln!(table, "{state:11} {phase:12} | {none:18} | {running:22} | {ended}").unwrap();
             }
         }

@@ -1,11 +1,9 @@
-//! Which pods of a Node are asked to go next, and what is said about those that stay.
+//! Which pods of a Node are evicted next, and what is said about those that stay.
 //!
-//! Which must go is `fivespot_core::drain`'s to say, for the controller and for us. What is decided here is the order: a
-//! reclaim has minutes, so that what is less important goes first and our own process last.
+//! Which must go is decided by [`crate::drain`], for the controller and for the fleet operator. What is decided here is the
+//! order: a fleet drain has minutes, so that what is less important goes first and the operator's own pod last.
 
-use clap::ValueEnum;
-use fivespot_cluster::fleet::{Guest, Way, Wish};
-use fivespot_core::drain::{Attempts, Bucket, Drain, Pod, PodId, Setting};
+use crate::drain::{Attempts, Bucket, Drain, Pod, PodId, Setting, Way};
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -63,7 +61,7 @@ impl Policy {
 }
 
 /// Pods that nobody makes again, or that lose what they have written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LossyPods {
     /// Evict them like all others: the machine goes.
     #[default]
@@ -73,7 +71,7 @@ pub enum LossyPods {
 }
 
 /// The end of a drain that is not complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnDeadline {
     /// It has failed, and says why.
     #[default]
@@ -82,57 +80,86 @@ pub enum OnDeadline {
     Force,
 }
 
+/// A pod of a Node that is drained for the fleet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodFacts {
+    /// The pod, as every drain sees it.
+    pub pod: Pod,
+    /// Its priority; 0 if it has none.
+    pub priority: i32,
+    /// The DaemonSet that controls it.
+    pub daemon_set: Option<String>,
+    /// Whether something is lost when it goes: nobody makes another one, or it has a volume that goes with it.
+    pub is_lossy: bool,
+    /// Whether somebody must agree before it goes.
+    pub has_finalizer: bool,
+    /// Seconds that it may take to end.
+    pub grace: u32,
+    /// What its owner wants.
+    pub label: DrainLabel,
+}
+
+/// What the owner of a pod wants of a fleet drain, by its label.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DrainLabel {
+    /// It has no such label.
+    Absent,
+    /// The pod is left alone.
+    Skip,
+    /// The pod is waited for until it has finished.
+    Wait,
+}
+
 /// What is known of a Node beside its pods.
 #[derive(Debug, Clone, Copy)]
-pub struct Place<'a> {
+pub struct Conditions<'a> {
     /// Whether its kubelet has fallen silent.
     pub is_silent: bool,
     /// DaemonSets that are gone, as namespace and name: nobody puts their pods back.
     pub gone: &'a BTreeSet<(String, String)>,
-    /// Our own pod, as namespace and name.
+    /// The operator's own pod, as namespace and name.
     pub own: Option<(&'a str, &'a str)>,
 }
 
-/// One look at a Node.
+/// The pods of a Node at one moment, and what is done about each.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct PodPlan {
     drain: Drain,
-    guests: BTreeMap<PodId, Guest>,
-    is_own: Option<PodId>,
+    pods: BTreeMap<PodId, PodFacts>,
+    /// The operator's own pod.
+    own: Option<PodId>,
     is_silent: bool,
     times: Times,
     policy: Policy,
 }
 
-impl Look {
-    /// Sorts the pods of a Node. What its owner wants left alone is not looked at.
-    pub fn new(guests: Vec<Guest>, place: Place<'_>, times: Times, policy: Policy) -> Self {
-        let orphan = |guest: &Guest| {
-            let name = guest.daemon_set.clone();
-            name.is_some_and(|name| place.gone.contains(&(guest.pod.id.namespace.clone(), name)))
+impl PodPlan {
+    /// Sorts the pods of a Node. What its owner wants left alone is left out.
+    pub fn new(all: Vec<PodFacts>, conditions: Conditions<'_>, times: Times, policy: Policy) -> Self {
+        let is_orphan = |facts: &PodFacts| {
+            let name = facts.daemon_set.clone();
+            name.is_some_and(|name| conditions.gone.contains(&(facts.pod.id.namespace.clone(), name)))
         };
-        let guests: Vec<Guest> = guests.into_iter().filter(|guest| guest.wish != Wish::Skip).collect();
-        let pods: Vec<Pod> = guests
-            .iter()
-            .map(|guest| Pod {
-                of_daemon_set: guest.pod.of_daemon_set && !orphan(guest),
-                ..guest.pod.clone()
-            })
-            .collect();
+        let all: Vec<PodFacts> = all.into_iter().filter(|facts| facts.label != DrainLabel::Skip).collect();
+        let to_drain = |facts: &PodFacts| Pod {
+            of_daemon_set: facts.pod.of_daemon_set && !is_orphan(facts),
+            ..facts.pod.clone()
+        };
+        let pods: Vec<Pod> = all.iter().map(to_drain).collect();
         let setting = Setting {
             now: times.now,
             started_at: times.cordoned_at,
-            is_silent: place.is_silent,
+            is_silent: conditions.is_silent,
             forced: policy.is_forced(times),
         };
-        let own = place.own.and_then(|(namespace, name)| {
+        let own = conditions.own.and_then(|(namespace, name)| {
             pods.iter().map(|pod| &pod.id).find(|id| id.namespace == namespace && id.name == name)
         });
         Self {
             drain: Drain::plan(&pods, setting),
-            is_own: own.cloned(),
-            is_silent: place.is_silent,
-            guests: guests.into_iter().map(|guest| (guest.pod.id.clone(), guest)).collect(),
+            own: own.cloned(),
+            is_silent: conditions.is_silent,
+            pods: all.into_iter().map(|facts| (facts.pod.id.clone(), facts)).collect(),
             times,
             policy,
         }
@@ -157,7 +184,7 @@ impl Look {
 
     /// Pods that nobody makes again, or that lose what they have written, and go all the same: the machine goes too.
     pub fn losses(&self) -> Vec<&PodId> {
-        let lossy = |id: &&PodId| self.guests.get(*id).is_some_and(|guest| guest.is_lossy);
+        let lossy = |id: &&PodId| self.pods.get(*id).is_some_and(|facts| facts.is_lossy);
         self.drain.of(Bucket::Running).filter(lossy).collect()
     }
 
@@ -168,14 +195,14 @@ impl Look {
         let Times { now, accepted_at, deadline, .. } = self.times;
         let (whole, left) = (deadline.duration_since(accepted_at), deadline.duration_since(now));
         let is_late = |id: &&PodId| {
-            let end = self.guests.get(*id).and_then(|guest| guest.pod.deletion);
+            let end = self.pods.get(*id).and_then(|facts| facts.pod.deletion);
             self.policy.cap_pod_grace && now < deadline && end.is_some_and(|end| end > deadline)
         };
         let running = self.drain.of(Bucket::Running).filter(|id| self.held_for(id).is_none());
         let mut all: Vec<PodId> =
             running.chain(self.drain.of(Bucket::Ending).filter(is_late)).cloned().collect();
-        if all.iter().any(|id| self.is_own.as_ref() != Some(id)) {
-            all.retain(|id| self.is_own.as_ref() != Some(id));
+        if all.iter().any(|id| self.own.as_ref() != Some(id)) {
+            all.retain(|id| self.own.as_ref() != Some(id));
         }
         if self.times.is_short() || left * 2 <= whole {
             return all;
@@ -194,19 +221,21 @@ impl Look {
         let Times { now, deadline, .. } = self.times;
         // Without any grace it would be gone before its kubelet has heard of it.
         let left = u32::try_from(deadline.duration_since(now).as_secs().max(1)).unwrap_or(u32::MAX);
-        let own = self.guests.get(id).map_or(0, |guest| guest.grace);
+        let own = self.pods.get(id).map_or(0, |facts| facts.grace);
         Way::Evict { grace: Some(left).filter(|left| self.policy.cap_pod_grace && own > *left) }
     }
 
     /// Why a pod is not asked to go, and waited for all the same.
     fn held_for(&self, id: &PodId) -> Option<&'static str> {
-        let guest = self.guests.get(id).filter(|_| !self.policy.is_forced(self.times))?;
-        match guest.wish {
-            Wish::Wait => Some("left to finish, by its label"),
-            Wish::Usual | Wish::Skip if guest.is_lossy && self.policy.lossy_pods == LossyPods::Block => {
+        let facts = self.pods.get(id).filter(|_| !self.policy.is_forced(self.times))?;
+        match facts.label {
+            DrainLabel::Wait => Some("left to finish, by its label"),
+            DrainLabel::Absent | DrainLabel::Skip
+                if facts.is_lossy && self.policy.lossy_pods == LossyPods::Block =>
+            {
                 Some("not evicted, since something would be lost with it (--lossy-pods=block)")
             }
-            Wish::Usual | Wish::Skip => None,
+            DrainLabel::Absent | DrainLabel::Skip => None,
         }
     }
 
@@ -223,10 +252,10 @@ impl Look {
     }
 
     fn wave(&self, id: &PodId) -> u8 {
-        if self.is_own.as_ref() == Some(id) {
+        if self.own.as_ref() == Some(id) {
             return 3;
         }
-        match self.guests.get(id).map_or(0, |guest| guest.priority) {
+        match self.pods.get(id).map_or(0, |facts| facts.priority) {
             i32::MIN..0 => 0,
             0..SYSTEM => 1,
             SYSTEM.. => 2,
@@ -251,11 +280,11 @@ impl Look {
     /// Pods that should have ended, and what holds them.
     fn overdue(&self) -> String {
         let is_late = |id: &&PodId| {
-            let end = self.guests.get(*id).and_then(|guest| guest.pod.deletion);
+            let end = self.pods.get(*id).and_then(|facts| facts.pod.deletion);
             end.is_some_and(|end| self.times.now.duration_since(end) > OVERDUE)
         };
         let late: Vec<&PodId> = self.drain.of(Bucket::Ending).filter(is_late).collect();
-        let held = |id: &&PodId| self.guests.get(*id).is_some_and(|guest| guest.has_finalizer);
+        let held = |id: &&PodId| self.pods.get(*id).is_some_and(|facts| facts.has_finalizer);
         let (held, slow): (Vec<_>, Vec<_>) = late.into_iter().partition(held);
         let words = [(held, "held by a finalizer"), (slow, "overdue: the kubelet does not end it")];
         let part = |(pods, why): (Vec<&PodId>, &str)| {
@@ -279,42 +308,43 @@ fn cut(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::drain::{Attempt, Outcome};
     use expect_test::expect;
-    use fivespot_core::drain::{Attempt, Outcome};
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn guest(name: &str, priority: i32) -> Guest {
+    fn facts(name: &str, priority: i32) -> PodFacts {
         let id = PodId { namespace: "default".into(), name: name.into(), uid: format!("uid-{name}") };
         let pod = Pod { id, created_at: at(-100), deletion: None, of_daemon_set: false, mirror: false };
-        Guest {
+        PodFacts {
             pod,
             priority,
             daemon_set: None,
             is_lossy: false,
             has_finalizer: false,
             grace: 30,
-            wish: Wish::Usual,
+            label: DrainLabel::Absent,
         }
     }
 
-    fn ending(name: &str, end: i64) -> Guest {
-        let mut guest = guest(name, 0);
-        guest.pod.deletion = Some(at(end));
-        guest
+    fn ending(name: &str, end: i64) -> PodFacts {
+        let mut facts = facts(name, 0);
+        facts.pod.deletion = Some(at(end));
+        facts
     }
 
-    fn look(guests: Vec<Guest>, now: i64, grace: i64) -> Look {
-        chosen(guests, now, grace, Policy::default())
+    fn look(pods: Vec<PodFacts>, now: i64, grace: i64) -> PodPlan {
+        chosen(pods, now, grace, Policy::default())
     }
 
-    fn chosen(guests: Vec<Guest>, now: i64, grace: i64, policy: Policy) -> Look {
-        let place = Place { is_silent: false, gone: &BTreeSet::new(), own: Some(("default", "operator")) };
-        Look::new(
-            guests,
-            place,
+    fn chosen(pods: Vec<PodFacts>, now: i64, grace: i64, policy: Policy) -> PodPlan {
+        let conditions =
+            Conditions { is_silent: false, gone: &BTreeSet::new(), own: Some(("default", "operator")) };
+        PodPlan::new(
+            pods,
+            conditions,
             Times { now: at(now), accepted_at: at(0), cordoned_at: at(0), deadline: at(grace) },
             policy,
         )
@@ -324,17 +354,17 @@ mod tests {
         pods.into_iter().map(|id| id.name).collect()
     }
 
-    fn everybody() -> Vec<Guest> {
-        vec![guest("batch", -5), guest("web", 0), guest("proxy", SYSTEM), guest("operator", 0)]
+    fn everybody() -> Vec<PodFacts> {
+        vec![facts("batch", -5), facts("web", 0), facts("proxy", SYSTEM), facts("operator", 0)]
     }
 
     #[test]
     fn waves_go_one_after_the_other_and_we_go_last() {
-        let mut guests = everybody();
+        let mut pods = everybody();
         for expected in ["batch", "web", "proxy", "operator"] {
-            assert_eq!(names(look(guests.clone(), 1, 600).to_ask()), [expected]);
-            let gone = guests.remove(0);
-            let mut still_there = guests.clone();
+            assert_eq!(names(look(pods.clone(), 1, 600).to_ask()), [expected]);
+            let gone = pods.remove(0);
+            let mut still_there = pods.clone();
             still_there.push(ending(&gone.pod.id.name, 100));
             let wave = look(still_there, 1, 600).to_ask();
             assert!(
@@ -349,31 +379,34 @@ mod tests {
         let all = ["batch", "proxy", "web"];
         assert_eq!(names(look(everybody(), 1, 30).to_ask()), all, "a short grace");
         assert_eq!(names(look(everybody(), 300, 600).to_ask()), all, "half of a long one is over");
-        assert_eq!(names(look(vec![guest("operator", 0)], 1, 30).to_ask()), ["operator"], "and we go last");
+        assert_eq!(names(look(vec![facts("operator", 0)], 1, 30).to_ask()), ["operator"], "and we go last");
     }
 
     #[test]
     fn a_daemon_set_that_is_gone_does_not_protect_its_pods() {
-        let mut daemon = guest("logs-x", 0);
+        let mut daemon = facts("logs-x", 0);
         daemon.pod.of_daemon_set = true;
         daemon.daemon_set = Some("logs".into());
         assert!(look(vec![daemon.clone()], 1, 600).is_complete());
         let gone = BTreeSet::from([("default".to_owned(), "logs".to_owned())]);
-        let place = Place { is_silent: false, gone: &gone, own: None };
+        let conditions = Conditions { is_silent: false, gone: &gone, own: None };
         let times = Times { now: at(1), accepted_at: at(0), cordoned_at: at(0), deadline: at(600) };
-        assert_eq!(names(Look::new(vec![daemon], place, times, Policy::default()).to_ask()), ["logs-x"]);
+        assert_eq!(
+            names(PodPlan::new(vec![daemon], conditions, times, Policy::default()).to_ask()),
+            ["logs-x"]
+        );
     }
 
     #[test]
     fn a_pod_that_wants_to_be_left_alone_is() {
-        let alone = Guest { wish: Wish::Skip, ..guest("pinned", 0) };
+        let alone = PodFacts { label: DrainLabel::Skip, ..facts("pinned", 0) };
         assert!(look(vec![alone], 1, 600).is_complete());
     }
 
     #[test]
     fn a_pod_that_wants_to_finish_is_waited_for_and_holds_no_other_up() {
-        let job = Guest { wish: Wish::Wait, ..guest("job", -5) };
-        let look = look(vec![job, guest("web", 0)], 1, 600);
+        let job = PodFacts { label: DrainLabel::Wait, ..facts("job", -5) };
+        let look = look(vec![job, facts("web", 0)], 1, 600);
         assert_eq!(names(look.to_ask()), ["web"]);
         assert!(!look.is_complete());
         assert_eq!(look.held(), "1 left to finish, by its label: default/job");
@@ -381,60 +414,60 @@ mod tests {
 
     #[test]
     fn what_would_be_lost_is_evicted_or_waited_for_as_it_was_chosen() {
-        let guests = || vec![Guest { is_lossy: true, ..guest("bare", 0) }, guest("web", 0)];
-        assert_eq!(names(look(guests(), 1, 600).to_ask()), ["bare", "web"]);
+        let pods = || vec![PodFacts { is_lossy: true, ..facts("bare", 0) }, facts("web", 0)];
+        assert_eq!(names(look(pods(), 1, 600).to_ask()), ["bare", "web"]);
         let block = Policy { lossy_pods: LossyPods::Block, ..Policy::default() };
-        assert_eq!(names(chosen(guests(), 1, 600, block).to_ask()), ["web"]);
-        let failure = chosen(guests(), 600, 600, block).failure(&Attempts::default());
+        assert_eq!(names(chosen(pods(), 1, 600, block).to_ask()), ["web"]);
+        let failure = chosen(pods(), 600, 600, block).failure(&Attempts::default());
         assert!(failure.contains("1 not evicted, since something would be lost with it"), "{failure}");
     }
 
     #[test]
     fn a_pod_has_no_more_time_than_the_drain_if_that_is_chosen() {
         let cap = Policy { cap_pod_grace: true, ..Policy::default() };
-        let guests = || vec![guest("web", 0), ending("slow", 90), ending("fine", 55)];
-        let plain = look(guests(), 40, 60);
+        let pods = || vec![facts("web", 0), ending("slow", 90), ending("fine", 55)];
+        let plain = look(pods(), 40, 60);
         assert_eq!(names(plain.to_ask()), ["web"]);
-        assert_eq!(plain.way(&guest("web", 0).pod.id), Way::Evict { grace: None });
-        let capped = chosen(guests(), 40, 60, cap);
+        assert_eq!(plain.way(&facts("web", 0).pod.id), Way::Evict { grace: None });
+        let capped = chosen(pods(), 40, 60, cap);
         assert_eq!(names(capped.to_ask()), ["web", "slow"], "who would end too late is asked again");
-        assert_eq!(capped.way(&guest("web", 0).pod.id), Way::Evict { grace: Some(20) });
-        let early = chosen(guests(), 10, 60, cap);
-        assert_eq!(early.way(&guest("web", 0).pod.id), Way::Evict { grace: None }, "its own time is enough");
+        assert_eq!(capped.way(&facts("web", 0).pod.id), Way::Evict { grace: Some(20) });
+        let early = chosen(pods(), 10, 60, cap);
+        assert_eq!(early.way(&facts("web", 0).pod.id), Way::Evict { grace: None }, "its own time is enough");
     }
 
     #[test]
     fn at_the_deadline_everything_goes_if_that_is_chosen() {
         let force =
             Policy { on_deadline: OnDeadline::Force, lossy_pods: LossyPods::Block, ..Policy::default() };
-        let guests = vec![
-            Guest { is_lossy: true, ..guest("bare", 0) },
-            Guest { wish: Wish::Wait, ..guest("job", 0) },
-            Guest { wish: Wish::Skip, ..guest("pinned", 0) },
+        let pods = vec![
+            PodFacts { is_lossy: true, ..facts("bare", 0) },
+            PodFacts { label: DrainLabel::Wait, ..facts("job", 0) },
+            PodFacts { label: DrainLabel::Skip, ..facts("pinned", 0) },
             ending("slow", 90),
         ];
-        assert!(chosen(guests.clone(), 59, 60, force).to_ask().is_empty());
-        let over = chosen(guests, 60, 60, force);
+        assert!(chosen(pods.clone(), 59, 60, force).to_ask().is_empty());
+        let over = chosen(pods, 60, 60, force);
         assert_eq!(names(over.to_ask()), ["bare", "job", "slow"]);
-        assert_eq!(over.way(&guest("bare", 0).pod.id), Way::Force);
+        assert_eq!(over.way(&facts("bare", 0).pod.id), Way::Force);
     }
 
     #[test]
     fn the_last_words_name_counts_pods_and_budgets() {
         let blocked = |name: &str| Attempt {
-            pod: guest(name, 0).pod.id,
+            pod: facts(name, 0).pod.id,
             outcome: Outcome::Blocked(
                 "The disruption budget web-pdb needs 2 healthy pods and has 2 currently".into(),
             ),
         };
-        let guests = vec![
-            guest("web-0", 0),
-            guest("web-1", 0),
-            Guest { has_finalizer: true, ..ending("stuck", -20) },
+        let pods = vec![
+            facts("web-0", 0),
+            facts("web-1", 0),
+            PodFacts { has_finalizer: true, ..ending("stuck", -20) },
             ending("slow", -30),
             ending("fine", 9),
         ];
-        let look = look(guests, 10, 10);
+        let look = look(pods, 10, 10);
         expect![[r#"not drained within 10 s: 2 pods to evict: default/web-0, default/web-1; 3 pods ending: default/fine, default/slow, default/stuck; default/web-0 is held by its disruption budget: The disruption budget web-pdb needs 2 healthy pods and has 2 currently; default/web-1 is held by its disruption budget: The disruption budget web-pdb needs 2 healthy pods and has 2 currently; 1 held by a finalizer: default/stuck; 1 overdue: the kubelet does not end it: default/slow"#]]
         .assert_eq(&look.failure(&Attempts(vec![blocked("web-0"), blocked("web-1")])));
         assert_eq!(look.left(), 5);
@@ -442,10 +475,10 @@ mod tests {
 
     #[test]
     fn who_waits_only_for_a_silent_kubelet_has_done_what_there_was_to_do() {
-        let look = |guests: Vec<Guest>, now, is_silent| {
-            let place = Place { is_silent, gone: &BTreeSet::new(), own: None };
+        let look = |pods: Vec<PodFacts>, now, is_silent| {
+            let conditions = Conditions { is_silent, gone: &BTreeSet::new(), own: None };
             let times = Times { now: at(now), accepted_at: at(0), cordoned_at: at(0), deadline: at(10) };
-            Look::new(guests, place, times, Policy::default())
+            PodPlan::new(pods, conditions, times, Policy::default())
         };
         assert!(!look(vec![ending("web", 31)], 9, true).is_complete(), "its kubelet may come back");
         let over = look(vec![ending("web", 31)], 10, true);
@@ -453,7 +486,7 @@ mod tests {
         assert_eq!(over.summary(&Attempts::default()), "1 pod ending: default/web; the kubelet is silent");
         assert!(!look(vec![ending("web", 31)], 10, false).is_complete(), "this one hears");
         assert!(
-            !look(vec![ending("web", 31), guest("held", 0)], 10, true).is_complete(),
+            !look(vec![ending("web", 31), facts("held", 0)], 10, true).is_complete(),
             "one was not asked"
         );
     }
@@ -466,13 +499,13 @@ mod tests {
 
     #[test]
     fn only_a_pod_that_came_in_spite_of_the_cordon_has_come_back() {
-        let mut young = guest("young", 0);
+        let mut young = facts("young", 0);
         young.pod.created_at = at(60);
-        let place = Place { is_silent: false, gone: &BTreeSet::new(), own: None };
+        let conditions = Conditions { is_silent: false, gone: &BTreeSet::new(), own: None };
         let look = |cordoned| {
             let times =
                 Times { now: at(200), accepted_at: at(0), cordoned_at: at(cordoned), deadline: at(600) };
-            Look::new(vec![young.clone()], place, times, Policy::default())
+            PodPlan::new(vec![young.clone()], conditions, times, Policy::default())
         };
         assert_eq!(names(look(90).to_ask()), ["young"], "the Node was open when it came");
         assert!(look(0).is_complete(), "it would come again");

@@ -68,8 +68,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// In a word.
-    pub fn word(self) -> &'static str {
+    /// As metrics and people read it.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Drained => "Drained",
             Self::Failed => "Failed",
@@ -96,17 +96,6 @@ impl Accepted {
 }
 
 impl Record {
-    /// Reads an annotation. One that cannot be read was not written by us.
-    pub fn read(text: &str) -> Option<Self> {
-        serde_json::from_str(text).ok()
-    }
-
-    /// The text of the annotation.
-    pub fn text(&self) -> String {
-        // Texts, numbers and dates: writing them cannot fail.
-        serde_json::to_string(self).unwrap_or_default()
-    }
-
     /// Whether the drain is still to be done.
     pub fn is_running(&self) -> bool {
         self.outcome.is_none()
@@ -150,7 +139,7 @@ pub fn accept(old: Option<&Record>, order: &Order, is_cordoned: bool, now: Times
 }
 
 /// A record is read by people.
-pub(crate) fn to_millis(time: Timestamp) -> Timestamp {
+pub(super) fn to_millis(time: Timestamp) -> Timestamp {
     time.round(Unit::Millisecond).unwrap_or(time)
 }
 
@@ -191,19 +180,6 @@ mod tests {
         let record = accept(None, &order("a", 0, 10), false).record().clone();
         let next = accept(Some(&record), &order("b", 60, 30), true).record().clone();
         assert_eq!((next.accepted_at, next.deadline, next.cordoned_by_us), (at(60), at(90), true));
-    }
-
-    #[test]
-    fn a_record_reads_as_it_was_written() {
-        let record = accept(None, &order("a", 0, 600), false).record().clone();
-        assert_eq!(
-            record.text(),
-            r#"{"instructions":["a"],"machine":"m","acceptedAt":"2027-01-15T08:00:00Z","cordonedAt":"2027-01-15T08:00:00Z","deadline":"2027-01-15T08:10:00Z","preemptorPriority":0,"cordonedByUs":true}"#
-        );
-        assert_eq!(Record::read(&record.text()), Some(record));
-        for odd in ["", "{}", "null", "[1]"] {
-            assert_eq!(Record::read(odd), None);
-        }
     }
 
     #[test]
