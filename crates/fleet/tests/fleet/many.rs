@@ -5,7 +5,7 @@ use crate::harness::yard::Yard;
 use crate::harness::{CLUSTER, Operator, plane, requests};
 use fivespot_api::fleet::UpcomingNode;
 use fivespot_fleet::wire::MachineState::{Configured, Draining};
-use fivespot_testenv::is_proof;
+use fivespot_testenv::{AuditEntry, is_proof};
 use futures::StreamExt;
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -125,13 +125,16 @@ async fn a_thousand_machines_are_told_at_once_and_written_down_a_few_at_a_time()
     }
     let (written, most_then) = (began.elapsed(), most);
     // The same again, when nothing has changed; and right behind it an instruction for the machine that was told last.
+    let again = Timestamp::now();
     shard.say_after_states(instruction("crowd", &[last], 600));
     shard.ends_session().await;
     let (_, started) = shard.acked("crowd").await;
     most = most.max(operator.sockets());
-    let log = operator.log();
-    let again = log.rsplit("the shard has said hello").next().unwrap();
-    let before = again.split(" acked ").next().unwrap().matches("told machine=").count();
+    let calls = requests(plane, again);
+    let cordon = calls.iter().find(|it| it.verb == "patch" && it.resource == "nodes" && it.name == last);
+    let cordoned = cordon.unwrap().at;
+    let is_before = |it: &&AuditEntry| it.verb == "get" && it.resource == "upcomingnodes" && it.at < cordoned;
+    let before = calls.iter().filter(is_before).count();
     println!(
         "{count} machines written down in {written:?} over at most {most_then} sockets; {before} of them again before the ack; {} KiB at most",
         operator.peak_memory(),
