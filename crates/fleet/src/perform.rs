@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::{AbortHandle, JoinError};
 
 /// Whoever does what was decided.
 pub struct Performer {
@@ -54,10 +54,14 @@ impl Performer {
                 });
             }
             Effect::Write { machine, writes } => {
-                let it = Arc::clone(self);
-                tokio::spawn(async move {
-                    let written = it.write(&machine, &writes).await;
-                    it.inputs.put(Input::Written(machine, written));
+                let (it, name) = (Arc::clone(self), machine.clone());
+                let write = async move { it.write(&name, &writes).await };
+                self.answer(write, |written| {
+                    let failed = |error: JoinError| {
+                        let error = WriteError { text: error.to_string(), is_race: false };
+                        Written { result: Err(error), missed: Vec::new() }
+                    };
+                    Input::Written(machine, written.unwrap_or_else(failed))
                 });
             }
             Effect::Ack { instruction, nodes_started } => {
@@ -73,13 +77,19 @@ impl Performer {
             Effect::StartDrain { number, node, record } => {
                 let (sender, records) = watch::channel(record);
                 let surroundings = Surroundings { performer: Arc::clone(self), node, records };
-                let it = Arc::clone(self);
-                let task = tokio::spawn(async move {
-                    let end = drains::drain(surroundings).await;
+                let (it, task) = (Arc::clone(self), tokio::spawn(drains::drain(surroundings)));
+                let handle = task.abort_handle();
+                tokio::spawn(async move {
+                    let end = match task.await {
+                        Ok(end) => end,
+                        Err(error) if error.is_cancelled() => return,
+                        // Its record stands on the Node, and is found there again.
+                        Err(_) => None,
+                    };
                     it.lock().remove(&number);
                     it.inputs.put(Input::DrainEnded(number, end));
                 });
-                self.lock().insert(number, Running { record: sender, task: task.abort_handle() });
+                self.lock().insert(number, Running { record: sender, task: handle });
             }
             Effect::UpdateDrain { number, record } => {
                 if let Some(running) = self.lock().get(&number) {
@@ -94,6 +104,16 @@ impl Performer {
             Effect::Notify(notice) => self.notify(notice),
             Effect::Report(report) => report::report(&self.metrics, &report),
         }
+    }
+
+    /// Does something in a task of its own. The owner waits for its answer, and gets one also if the task panics.
+    fn answer<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+        input: impl FnOnce(Result<T, JoinError>) -> Input + Send + 'static,
+    ) {
+        let (inputs, task) = (self.inputs.clone(), tokio::spawn(work));
+        tokio::spawn(async move { inputs.put(input(task.await)) });
     }
 
     async fn read(&self, machine: &str, node: Option<&str>, upcoming: bool) -> Result<Facts, Error> {

@@ -27,6 +27,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// How long a watch may hear nothing before the process counts as dead.
@@ -64,7 +65,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         );
     }
     let mut registry = Registry::default();
-    let operator = Operator::new(&options, &mut registry).await?;
+    let (operator, mut owner) = Operator::new(&options, &mut registry).await?;
     let (mut keeper, right) = alone::keeper(operator.client.clone(), &options);
     serve(&options, &operator.client, operator.checks(keeper.holdings()), registry).await?;
     let stop = watch::Sender::new(false);
@@ -78,6 +79,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         }));
         let outcome = tokio::select! {
             () = operator.watch() => Ok(()),
+            // Without it nothing is decided: another process begins anew from the records.
+            ended = &mut owner => Err(anyhow::anyhow!("the task that decides has ended: {ended:?}")),
             () = &mut keeping => Ok(()),
             () = async {
                 right.gained().await;
@@ -131,7 +134,7 @@ struct Operator {
 }
 
 impl Operator {
-    async fn new(options: &Options, registry: &mut Registry) -> anyhow::Result<Self> {
+    async fn new(options: &Options, registry: &mut Registry) -> anyhow::Result<(Self, JoinHandle<()>)> {
         let caller = Caller { program: FLEET, instance: Some(options.pod_name.clone()) };
         let client = connect_to(options.kubeconfig.as_deref(), caller).await?;
         let fleet = Fleet::new(client.clone(), &options.pod_name);
@@ -154,8 +157,8 @@ impl Operator {
             own: (options.lease_namespace.clone(), options.pod_name.clone()),
             drains: Mutex::default(),
         });
-        tokio::spawn(owner.run(performer));
-        Ok(Self {
+        let owner = tokio::spawn(owner.run(performer));
+        let operator = Self {
             client,
             available: Arc::new(Available::new(fleet.clone(), metrics.clone())),
             fleet,
@@ -167,7 +170,8 @@ impl Operator {
             inputs,
             standing: Arc::default(),
             forget_after: options.forget_after,
-        })
+        };
+        Ok((operator, owner))
     }
 
     fn session(&self, options: &Options, template: Template) -> Session {

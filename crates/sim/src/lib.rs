@@ -5,7 +5,8 @@
 //! - [`controller`] makes passes as the real one does, may die before any write, and notes every write that breaks a
 //!   rule of [`rules`],
 //! - [`cells`] names goals, worlds and memories, for the table of all decisions,
-//! - [`diagram`] walks through what can happen and draws the phases.
+//! - [`diagram`] walks through what can happen and draws the phases,
+//! - [`fleet`] is another world: the fleet operator between a shard and a cluster.
 //!
 //! There is no randomness here: what happens is a list of [`actors::Event`], so a failing list is replayed as it is
 //! printed.

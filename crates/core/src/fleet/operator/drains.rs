@@ -146,6 +146,8 @@ impl Operator {
         drain.stage = Stage::Ended;
         let (node, record) = (drain.node.clone(), drain.record.clone());
         let Some((outcome, text)) = end else {
+            // If its record stands on the Node all the same, somebody has to drain it.
+            self.timers.insert((self.now.uptime + ORPHAN_AFTER, Timer::Orphan(node.name.clone())));
             self.drains.remove(&node.name);
             return;
         };
